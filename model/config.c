@@ -1,8 +1,7 @@
 /* config.c - see config.h. Keys and defaults as in transformers (family.c); both layouts of config.json
  * (rope_theta and rope_scaling at the top, or everything in rope_parameters). */
-#include "model/config.h"
+#include "model/config_parse.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,10 +21,28 @@ int model_grain_formula(const struct model_config *c)
     return (int)(family_has(c, F_EXPERTS) ? gcd64(g, c->expert_inter) : g);
 }
 
+/* Is this layer in a set of layers? */
+static int is_listed(const uint64_t *set, int64_t layer)
+{
+    return layer < MODEL_LISTED_LAYERS && set[layer / 64] >> layer % 64 & 1;
+}
+
 int model_has_experts(const struct model_config *c, int64_t layer)
 {
-    int dense = layer < MODEL_DENSE_MAX && c->dense[layer / 64] >> layer % 64 & 1;
-    return family_has(c, F_EXPERTS) && !dense && (layer + 1) % c->sparse_step == 0;
+    return family_has(c, F_EXPERTS) && !is_listed(c->dense, layer) && (layer + 1) % c->sparse_step == 0;
+}
+
+int64_t model_layer_window(const struct model_config *c, int64_t layer)
+{
+    return is_listed(c->windowed, layer) ? c->window : 0;
+}
+
+int64_t model_window(const struct model_config *c)
+{
+    for (int64_t l = 0; l < c->n_layers; l++)
+        if (!model_layer_window(c, l))
+            return 0;
+    return c->window;
 }
 
 static void defaults(struct model_config *c, const struct family *f)
@@ -60,9 +77,7 @@ static void defaults(struct model_config *c, const struct family *f)
     c->eos[0] = f->defaults.eos;
 }
 
-/* Notes something in the file that nothing computes. The first note stays. */
-__attribute__((format(printf, 2, 3))) static void not_computed(struct model_config *c, const char *format,
-                                                               ...)
+void config_not_computed(struct model_config *c, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -282,7 +297,7 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
     while (i < ROPE_KINDS && strcmp(kind, rope_kinds[i].name))
         i++;
     if (i == ROPE_KINDS)
-        not_computed(c, "rope_type %.40s", kind);
+        config_not_computed(c, "rope_type %.40s", kind);
     else
         c->rope = rope_kinds[i].kind;
 
@@ -292,55 +307,6 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
     else if (mscale != 0 && mscale_all != 0 && !(c->yarn_attention > 0))
         c->yarn_attention = yarn_mscale(c->rope_factor, mscale) / yarn_mscale(c->rope_factor, mscale_all);
     rc = check_rope(c, what, original, e);
-out:
-    return rc < 0 ? rc : 0;
-}
-
-/* layer_types: full attention in the first layers and sliding windows in the others is what window_first can
- * express; other patterns are not computed. */
-static void parse_layer_types(struct model_config *c, const json_t *types)
-{
-    int64_t first = 0, n = (int64_t)json_array_size(types);
-    const char *name;
-    while (first < n && (name = json_string_value(json_array_get(types, (size_t)first))) &&
-           !strcmp(name, "full_attention"))
-        first++;
-
-    for (int64_t i = first; i < n; i++) {
-        name = json_string_value(json_array_get(types, (size_t)i));
-        if (!name || strcmp(name, "sliding_attention"))
-            not_computed(c, "layer_types with %.30s after sliding_attention", name ? name : "something else");
-    }
-    c->window_first = first;
-}
-
-/* Mistral: every layer, unless sliding_window is null. Qwen: only where use_sliding_window is on, from layer
- * max_window_layers. */
-static int parse_window(struct model_config *c, const json_t *o, const char *what, struct err *e)
-{
-    const json_t *types = json_object_get(o, "layer_types");
-    int rc, on = !strcmp(c->family->name, "mistral");
-    if (!c->family->defaults.window)
-        return 0;
-
-    c->window_first = on ? 0 : 28;
-    TRY(jx_bool(o, what, "use_sliding_window", &on, e));
-    TRY(jx_int(o, what, "max_window_layers", &c->window_first, e));
-    if (json_object_get(o, "sliding_window") && json_is_null(json_object_get(o, "sliding_window")))
-        on = 0;
-    TRY(jx_int(o, what, "sliding_window", &c->window, e));
-    if (on && json_is_array(types))
-        parse_layer_types(c, types);
-
-    if (on && (c->window < 1 || c->window_first < 0))
-        return err_set(e, ERR_CONFIG,
-                       "%s: sliding_window %lld from layer %lld: a token sees itself, make it 1 or more",
-                       what, (long long)c->window, (long long)c->window_first);
-    on = on && c->window_first < c->n_layers;
-    family_set(c, F_WINDOW, on);
-    if (!on)
-        c->window = c->window_first = 0;
-    rc = 0;
 out:
     return rc < 0 ? rc : 0;
 }
@@ -371,7 +337,7 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
         on = fixed[i].wanted;
         TRY(jx_bool(o, what, fixed[i].key, &on, e));
         if (on != fixed[i].wanted)
-            not_computed(c, "%s %s", fixed[i].key, on ? "true" : "false");
+            config_not_computed(c, "%s %s", fixed[i].key, on ? "true" : "false");
     }
 
     for (size_t i = 0; i < sizeof dropouts / sizeof *dropouts; i++) {
@@ -384,7 +350,7 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
     for (int i = 0; i < 3 && c->family->acts[i]; i++)
         known |= !strcmp(act, c->family->acts[i]);
     if (!known)
-        not_computed(c, "%s %.40s", c->family->act_key, act);
+        config_not_computed(c, "%s %.40s", c->family->act_key, act);
 
     TRY(jx_bool(o, what, "tie_word_embeddings", &c->tied, e));
     family_set(c, F_UNTIED, !c->tied);
@@ -400,9 +366,9 @@ static int parse_dense(struct model_config *c, const json_t *o, const char *what
     size_t i;
     json_array_foreach(list, i, v) {
         json_int_t l = json_integer_value(v);
-        if (!json_is_integer(v) || l < 0 || l >= MODEL_DENSE_MAX)
+        if (!json_is_integer(v) || l < 0 || l >= MODEL_LISTED_LAYERS)
             return err_set(e, ERR_CONFIG, "%s: mlp_only_layers: numbers of layers, from 0 to %d, are taken",
-                           what, MODEL_DENSE_MAX - 1);
+                           what, MODEL_LISTED_LAYERS - 1);
         c->dense[l / 64] |= (uint64_t)1 << l % 64;
     }
     return 0;
@@ -450,7 +416,7 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     TRY(parse_features(c, o, what, e));
     if (!family_learns_positions(c))
         TRY(parse_rope(c, o, what, e));
-    TRY(parse_window(c, o, what, e));
+    TRY(config_read_windows(c, o, what, e));
     if (family_has(c, F_EXPERTS))
         TRY(parse_dense(c, o, what, e));
     TRY(parse_eos(c, o, what, e));
@@ -520,24 +486,11 @@ static json_t *rope_json(const struct model_config *c)
     return r;
 }
 
-static void set_window(json_t *o, const struct model_config *c)
-{
-    int on = family_has(c, F_WINDOW), every = !strcmp(c->family->name, "mistral");
-    if (!c->family->defaults.window)
-        return;
-
-    json_object_set_new(o, "sliding_window", on ? json_integer(c->window) : json_null());
-    if (every && !c->window_first)
-        return;
-    json_object_set_new(o, "use_sliding_window", json_boolean(on));
-    json_object_set_new(o, "max_window_layers", json_integer(on ? c->window_first : c->n_layers));
-}
-
 static json_t *dense_json(const struct model_config *c)
 {
     json_t *a = json_array();
-    for (int l = 0; l < MODEL_DENSE_MAX; l++)
-        if (c->dense[l / 64] >> l % 64 & 1)
+    for (int l = 0; l < MODEL_LISTED_LAYERS; l++)
+        if (is_listed(c->dense, l))
             json_array_append_new(a, json_integer(l));
     return a;
 }
@@ -578,7 +531,7 @@ char *model_config_json(const struct model_config *c, const char *dtype)
         json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
         json_object_set_new(o, "rope_scaling", rope_json(c));
     }
-    set_window(o, c);
+    config_write_windows(o, c);
     json_object_set_new(o, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
     if (c->grain != model_grain_formula(c))
         json_object_set_new(o, "shardline_grain", json_integer(c->grain));
@@ -586,6 +539,26 @@ char *model_config_json(const struct model_config *c, const char *dtype)
     text = json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS);
     json_decref(o);
     return text;
+}
+
+/* Layer by layer: its window, and whether it has experts. */
+static int layers_same(const struct model_config *a, const struct model_config *b, const char *other,
+                       struct err *e)
+{
+    for (int64_t l = 0; l < a->n_layers; l++) {
+        int64_t x = model_layer_window(a, l), y = model_layer_window(b, l);
+        if (x != y)
+            return err_set(
+                e, ERR_CONFIG,
+                "the window of layer %lld is %lld in the checkpoint and %lld in %s (0: none): make "
+                "them agree",
+                (long long)l, (long long)x, (long long)y, other);
+        if (model_has_experts(a, l) != model_has_experts(b, l))
+            return err_set(e, ERR_CONFIG,
+                           "layer %lld has %s in the checkpoint and not in %s: make them agree", (long long)l,
+                           model_has_experts(a, l) ? "experts" : "an MLP", other);
+    }
+    return 0;
 }
 
 int model_config_same(const struct model_config *a, const struct model_config *b, const char *other,
@@ -621,7 +594,6 @@ int model_config_same(const struct model_config *a, const struct model_config *b
         SAME("decoder_sparse_step", sparse_step),
         SAME("truncate", yarn_exact),
         SAME("sliding_window", window),
-        SAME("max_window_layers", window_first),
         SAME("set of biases and norms", features),
         SAME("grain", grain),
 #undef SAME
@@ -634,5 +606,5 @@ int model_config_same(const struct model_config *a, const struct model_config *b
         if (m[i].x != m[i].y)
             return err_set(e, ERR_CONFIG, "%s is %.17g in the checkpoint and %.17g in %s: make them agree",
                            m[i].name, m[i].x, m[i].y, other);
-    return 0;
+    return layers_same(a, b, other, e);
 }

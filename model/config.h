@@ -8,7 +8,8 @@
 
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
-#define MODEL_DENSE_MAX 512 /* mlp_only_layers may name layers below this */
+/* Sets of layers (mlp_only_layers, layer_types) may name layers below this. */
+#define MODEL_LISTED_LAYERS 512
 
 struct family;
 struct model_config {
@@ -30,15 +31,17 @@ struct model_config {
     double yarn_attention; /* factor on cos and sin; 0: from rope_factor */
     int yarn_exact;        /* "truncate" false: the two bounds are not rounded to whole components */
     int64_t rope_original_max_pos;
-    int64_t window;       /* F_WINDOW: positions that a token sees, its own included */
-    int64_t window_first; /* the first layer with a window */
+    /* F_WINDOW: positions that a token sees, its own included, in these layers (bits; model_layer_window) */
+    int64_t window;
+    uint64_t windowed[MODEL_LISTED_LAYERS / 64];
+    int64_t window_period; /* reading: every so many layers one sees all positions, 0: none does */
 
     /* F_EXPERTS */
     int64_t n_experts, expert_inter; /* of a layer with experts; rows of gate and up of one expert */
     int64_t experts_per_token;       /* chosen for every token */
     int64_t shared_inter;            /* rows of gate and up of the expert that every token takes, 0: none */
     int64_t sparse_step;             /* layer l has experts where l + 1 is a multiple */
-    uint64_t dense[MODEL_DENSE_MAX / 64]; /* bits: layers without experts all the same */
+    uint64_t dense[MODEL_LISTED_LAYERS / 64]; /* bits: layers without experts all the same */
 
     /* For tables of models to come; 0: no config.json sets them yet. Latent attention: ranks of compressed q
      * and kv; widths of a head's rotated part, of the rest of its key, of its value. */
@@ -68,6 +71,10 @@ char *model_config_json(const struct model_config *c, const char *dtype);
 int model_grain_formula(const struct model_config *c);
 /* 1: this layer has experts in place of an MLP. */
 int model_has_experts(const struct model_config *c, int64_t layer);
+/* Positions that a token sees in this layer, its own included; 0: all. */
+int64_t model_layer_window(const struct model_config *c, int64_t layer);
+/* The largest window of all layers; 0: some layer sees all positions. */
+int64_t model_window(const struct model_config *c);
 /* 0, or ERR_CONFIG naming the first member in which a and b differ (shapes and numbers, not token ids). The
  * message calls a the checkpoint, and b `other`. */
 int model_config_same(const struct model_config *a, const struct model_config *b, const char *other,

@@ -278,14 +278,17 @@ static const struct family families[] = {
                     .max_pos = 2048, .bos = 1, .eos = 2, .eps = 1e-6 } },
     { .name = "mistral", .architecture = "MistralForCausalLM", .computed = 1,
       .features = F_GATE, LLAMA_KEYS, .size = llama_sizes, .flag = no_flags, LLAMA_ROWS,
+      .window = WINDOW_KEYED,
       .defaults = { .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv = 8, .inter = 14336, .vocab = 32000,
                     .max_pos = 131072, .window = 4096, .bos = 1, .eos = 2, .eps = 1e-6 } },
     { .name = "qwen2", .architecture = "Qwen2ForCausalLM", .computed = 1,
       .features = F_GATE | F_QKV_BIAS, LLAMA_KEYS, .size = llama_sizes, .flag = no_flags, LLAMA_ROWS,
+      .window = WINDOW_SWITCHED,
       .defaults = { .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv = 32, .inter = 22016,
                     .vocab = 151936, .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1, .eps = 1e-6 } },
     { .name = "qwen3", .architecture = "Qwen3ForCausalLM", .computed = 1,
       .features = F_GATE | F_QK_NORM, LLAMA_KEYS, .size = llama_sizes, .flag = bias_flags, LLAMA_ROWS,
+      .window = WINDOW_SWITCHED,
       .defaults = { .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv = 32, .head_dim = 128,
                     .inter = 22016, .vocab = 151936, .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1,
                     .eps = 1e-6 } },
@@ -314,6 +317,7 @@ static const struct family families[] = {
     { .name = "mixtral", .architecture = "MixtralForCausalLM", .computed = 1,
       .features = F_GATE | F_EXPERTS | F_NORM_TOPK, LLAMA_KEYS, .size = mixtral_sizes, .flag = no_flags,
       .first = llama_embed, .layer = { attention, mixtral_experts }, .last = llama_head,
+      .window = WINDOW_KEYED,
       .defaults = { .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv = 8, .inter = 14336, .vocab = 32000,
                     .max_pos = 131072, .bos = 1, .eos = 2, .eps = 1e-5, .n_experts = 8,
                     .experts_per_token = 2 } },
@@ -321,6 +325,7 @@ static const struct family families[] = {
       .features = F_GATE | F_QKV_BIAS | F_EXPERTS | F_SHARED, LLAMA_KEYS, .size = qwen2_moe_sizes,
       .flag = qwen2_moe_flags, .first = llama_embed,
       .layer = { attention, gated_mlp, qwen3_experts, shared_expert, attention_extras }, .last = llama_head,
+      .window = WINDOW_SWITCHED,
       .defaults = { .hidden = 2048, .n_layers = 24, .n_heads = 16, .n_kv = 16, .inter = 5632,
                     .vocab = 151936, .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1, .eps = 1e-6,
                     .n_experts = 60, .expert_inter = 1408, .experts_per_token = 4, .shared_inter = 5632 } },
@@ -329,6 +334,7 @@ static const struct family families[] = {
       .size = qwen3_moe_sizes, .flag = qwen3_moe_flags,
       .first = llama_embed, .layer = { attention, gated_mlp, qwen3_experts, attention_extras },
       .last = llama_head,
+      .window = WINDOW_SWITCHED,
       .defaults = { .hidden = 2048, .n_layers = 24, .n_heads = 32, .n_kv = 4, .inter = 6144, .vocab = 151936,
                     .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1, .eps = 1e-6, .n_experts = 128,
                     .expert_inter = 768, .experts_per_token = 8 } },
@@ -362,7 +368,7 @@ enum norm_kind family_norm(const struct model_config *c)
 void family_layer(const struct model_config *c, int layer, struct layer_spec *out)
 {
     enum norm_kind norm = family_norm(c);
-    int64_t window = layer >= c->window_first ? c->window : 0;
+    int64_t window = model_layer_window(c, layer);
     enum act act = family_has(c, F_GATE) ? ACT_SWIGLU : ACT_GELU;
     enum body second = model_has_experts(c, layer) ? BODY_EXPERTS : BODY_MLP;
 

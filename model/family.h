@@ -131,6 +131,13 @@ struct config_switch {
     unsigned features;
 };
 
+/* Which layers have a sliding window where config.json does not list them. */
+enum window_rule {
+    WINDOW_NONE,    /* the family has none */
+    WINDOW_KEYED,   /* all, or those of window_period, where sliding_window is a number */
+    WINDOW_SWITCHED /* those from max_window_layers on, where use_sliding_window is true */
+};
+
 #define ROW_LISTS 6
 struct family {
     const char *name; /* model_type */
@@ -140,6 +147,8 @@ struct family {
     const struct config_size *size;   /* ends with key NULL */
     const struct config_switch *flag; /* likewise */
     const char *eps_key, *act_key;
+    enum window_rule window;
+    int window_period;   /* every so many layers one sees all positions: the last of them; 0: none does */
     const char *acts[3]; /* spellings of the activation that is computed */
     struct {
         int64_t hidden, n_layers, n_heads, n_kv, head_dim, inter, vocab, max_pos, window, bos, eos;

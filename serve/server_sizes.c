@@ -142,8 +142,7 @@ static int decide_sizes(struct server *s, int64_t kv_bytes, struct err *e)
                            .bytes = (s->o.kv_memory + replicas - 1) / replicas, /* 0 stays: not given */
                            .free_bytes = kv_bytes / replicas,
                            .page_bytes = server_page_bytes(s),
-                           .window = c->window_first ? 0
-                                                     : c->window, /* 0 where some layer sees all positions */
+                           .window = model_window(c),
                            .chunk = s->o.prefill_chunk };
     int rc = choose_context(s, &w, e);
 

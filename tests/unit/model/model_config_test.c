@@ -98,9 +98,11 @@ TEST(what_reshard_alone_takes_is_named)
         { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}",
           "config.json: rope_type longrope is not computed yet" },
         { "{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}", NULL },
-        { "{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true,"
-          "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}",
-          NULL },
+        { "{\"model_type\":\"qwen2\",\"num_hidden_layers\":2,\"use_sliding_window\":true,"
+          "\"layer_types\":[\"linear_attention\",\"full_attention\"]}",
+          "config.json: layer_types with linear_attention is not computed yet" },
+        { "{\"model_type\":\"mistral\",\"num_hidden_layers\":513}",
+          "config.json: sliding_window with over 512 layers is not computed yet" },
     };
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         CHECK_INT(parse(some[i].text), 0);
@@ -116,7 +118,7 @@ TEST(families_have_their_features_and_defaults)
     static const struct {
         const char *text;
         unsigned features;
-        int64_t window, first;
+        int64_t window, first; /* first: windowed layer */
     } some[] = {
         { "{\"model_type\":\"llama\",\"attention_bias\":true}", F_GATE | F_UNTIED | F_QKV_BIAS | F_O_BIAS, 0,
           0 },
@@ -141,11 +143,40 @@ TEST(families_have_their_features_and_defaults)
         CHECK_INT(parse(some[i].text), 0);
         CHECK_INT(c.features, some[i].features);
         CHECK_INT(c.window, some[i].window);
-        CHECK_INT(c.window_first, some[i].first);
+        CHECK_INT(model_layer_window(&c, some[i].first), some[i].window);
+        CHECK_INT(some[i].first && model_layer_window(&c, some[i].first - 1), 0);
         CHECK_STR(c.not_computed, "");
     }
     CHECK(c.hidden == 768 && c.n_layers == 12 && c.n_kv == 12 && c.inter == 3072 && c.vocab == 50257 &&
           c.max_pos == 1024 && c.tied && c.eos[0] == 50256);
+}
+
+/* Layers with a window as digits: 1 has one. */
+static void layers_are(const char *text, const char *want, int64_t everywhere)
+{
+    memset(&e, 0, sizeof e);
+    CHECK_INT(parse(text), 0);
+    CHECK_INT(c.n_layers, (int64_t)strlen(want));
+    for (int64_t l = 0; l < c.n_layers; l++)
+        CHECK_INT(model_layer_window(&c, l), want[l] == '1' ? c.window : 0);
+    CHECK_INT(model_window(&c), everywhere);
+}
+
+TEST(windows_are_a_set_of_layers)
+{
+#define WINDOWED "\"num_hidden_layers\":4,\"sliding_window\":9"
+    layers_are("{\"model_type\":\"mistral\"," WINDOWED "}", "1111", 9);
+    layers_are("{\"model_type\":\"mixtral\"," WINDOWED "}", "1111", 9);
+    layers_are("{\"model_type\":\"mixtral\",\"num_hidden_layers\":2}", "00", 0);
+    layers_are("{\"model_type\":\"qwen3\",\"use_sliding_window\":true,\"max_window_layers\":1," WINDOWED "}",
+               "0111", 0);
+    layers_are("{\"model_type\":\"mistral\"," WINDOWED
+               ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\","
+               "\"sliding_attention\"]}",
+               "0101", 0);
+    CHECK_INT(parse("{\"model_type\":\"mistral\"," WINDOWED ",\"layer_types\":[\"full_attention\"]}"),
+              -ERR_CONFIG);
+    CHECK_HAS(e.text, "layer_types has 1 entries for num_hidden_layers 4");
 }
 
 TEST(the_grain_follows_the_formula_or_the_file)
@@ -197,6 +228,9 @@ TEST(what_is_written_is_read_back_the_same)
         "{" SHAPE ",\"attention_bias\":true,\"mlp_bias\":true}",
         "{\"model_type\":\"mistral\",\"sliding_window\":17}",
         "{\"model_type\":\"mistral\",\"sliding_window\":null}",
+        "{\"model_type\":\"mixtral\",\"sliding_window\":17}",
+        "{\"model_type\":\"mistral\",\"num_hidden_layers\":3,\"sliding_window\":17,"
+        "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}",
         "{\"model_type\":\"qwen2\",\"tie_word_embeddings\":true}",
         "{\"model_type\":\"qwen2\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_"
         "position_embeddings\":64,\"beta_fast\":16,"
@@ -248,6 +282,11 @@ TEST(configs_that_differ_say_in_what)
     c.norm_eps *= 2;
     CHECK_INT(model_config_same(&a, &c, "--model", &e), -ERR_CONFIG);
     CHECK_HAS(e.text, "the norms' eps");
+    CHECK_INT(parse("{\"model_type\":\"mistral\"," WINDOWED "}"), 0);
+    a = c;
+    c.windowed[0] &= ~(uint64_t)4;
+    CHECK_INT(model_config_same(&a, &c, "--model", &e), -ERR_CONFIG);
+    CHECK_HAS(e.text, "the window of layer 2 is 9 in the checkpoint and 0 in --model");
 }
 
 /* A config.json as transformers 4 writes it and as transformers 5 does is the same model. */

@@ -1,0 +1,19 @@
+/* config_parse.h - inside model/: the parts of reading and writing config.json that have a file of their own.
+ * o: the object that is read or written; what: its path, for messages. */
+#ifndef SHARDLINE_MODEL_CONFIG_PARSE_H
+#define SHARDLINE_MODEL_CONFIG_PARSE_H
+
+#include <jansson.h>
+#include "model/config.h"
+
+/* config.c: notes something in the file that nothing computes. The first note stays. */
+__attribute__((format(printf, 2, 3))) void config_not_computed(struct model_config *c, const char *format,
+                                                               ...);
+
+/* config_window.c: which layers have a sliding window: sliding_window and the family's rule (enum
+ * window_rule), or layer_types, which decides where both are there. ERR_CONFIG: a window without positions,
+ * layer_types of another number of layers. */
+int config_read_windows(struct model_config *c, const json_t *o, const char *what, struct err *e);
+void config_write_windows(json_t *o, const struct model_config *c);
+
+#endif
