@@ -88,8 +88,8 @@ struct attn {
     /* Sliding window. > 0: position p sees keys p - window + 1 .. p, and pages wholly before the first row's
      * window are not read; 0: all keys up to p. */
     int64_t window;
-    /* dt [n_heads] of the device: a score of every query head that takes part in the softmax and has no value;
-     * NULL: none. */
+    /* dt [n_heads] of the device: a score of every query head that takes part in the softmax and has no
+     * value; NULL: none. */
     const void *sink;
 };
 /* What the forward pass kept for attn_dx. */

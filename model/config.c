@@ -65,6 +65,8 @@ static void defaults(struct model_config *c, const struct family *f)
     c->experts_per_token = f->defaults.experts_per_token;
     c->shared_inter = f->defaults.shared_inter;
     c->sparse_step = 1;
+    c->swiglu_limit = f->defaults.swiglu_limit;
+    c->swiglu_alpha = f->defaults.swiglu_alpha;
 
     c->norm_eps = f->defaults.eps;
     c->tied = f->defaults.tied;
@@ -359,6 +361,21 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+/* How gpt-oss clamps the activation of its experts. */
+static int parse_clamp(struct model_config *c, const json_t *o, const char *what, struct err *e)
+{
+    int rc = 0;
+    if (!(c->family->defaults.swiglu_limit > 0))
+        return 0;
+    TRY(jx_float(o, what, "swiglu_limit", &c->swiglu_limit, e));
+    TRY(jx_float(o, what, "swiglu_alpha", &c->swiglu_alpha, e));
+    if (!(c->swiglu_limit > 0 && c->swiglu_alpha > 0 && c->swiglu_limit < 1e30 && c->swiglu_alpha < 1e30))
+        return err_set(e, ERR_CONFIG, "%s: swiglu_limit %g, swiglu_alpha %g: both must be positive", what,
+                       c->swiglu_limit, c->swiglu_alpha);
+out:
+    return rc < 0 ? rc : 0;
+}
+
 /* mlp_only_layers of Qwen3-MoE: these have no experts. */
 static int parse_dense(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
@@ -419,6 +436,7 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     TRY(config_read_windows(c, o, what, e));
     if (family_has(c, F_EXPERTS))
         TRY(parse_dense(c, o, what, e));
+    TRY(parse_clamp(c, o, what, e));
     TRY(parse_eos(c, o, what, e));
 
     TRY(jx_float(o, what, c->family->eps_key, &c->norm_eps, e));
@@ -527,6 +545,10 @@ char *model_config_json(const struct model_config *c, const char *dtype)
 
     if (family_has(c, F_EXPERTS))
         json_object_set_new(o, "mlp_only_layers", dense_json(c));
+    if (c->swiglu_limit > 0) {
+        json_object_set_new(o, "swiglu_limit", json_real(c->swiglu_limit));
+        json_object_set_new(o, "swiglu_alpha", json_real(c->swiglu_alpha));
+    }
     if (!family_learns_positions(c)) {
         json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
         json_object_set_new(o, "rope_scaling", rope_json(c));
@@ -592,6 +614,8 @@ int model_config_same(const struct model_config *a, const struct model_config *b
         SAME("num_experts_per_tok", experts_per_token),
         SAME("shared_expert_intermediate_size", shared_inter),
         SAME("decoder_sparse_step", sparse_step),
+        SAME("swiglu_limit", swiglu_limit),
+        SAME("swiglu_alpha", swiglu_alpha),
         SAME("truncate", yarn_exact),
         SAME("sliding_window", window),
         SAME("set of biases and norms", features),

@@ -40,6 +40,8 @@ struct model_config {
     int64_t n_experts, expert_inter; /* of a layer with experts; rows of gate and up of one expert */
     int64_t experts_per_token;       /* chosen for every token */
     int64_t shared_inter;            /* rows of gate and up of the expert that every token takes, 0: none */
+    double swiglu_limit;             /* gate and up of experts are clamped (struct clamp); 0: they are not */
+    double swiglu_alpha;             /* the factor in its sigmoid */
     int64_t sparse_step;             /* layer l has experts where l + 1 is a multiple */
     uint64_t dense[MODEL_LISTED_LAYERS / 64]; /* bits: layers without experts all the same */
 

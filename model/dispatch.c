@@ -2,6 +2,8 @@
 #include "model/dispatch.h"
 
 static int n_leaves(const struct arrivals *a) { return a->ep / a->tp * a->n_seq; }
+static int n_blocks(const struct arrivals *a) { return n_leaves(a) * a->tp * a->parts; }
+static int n_counts(const struct arrivals *a) { return a->n_seq * a->parts; }
 static int first_local(const struct arrivals *a) { return dispatch_first(a->n_experts, a->ep, a->rank); }
 static int n_local(const struct arrivals *a)
 {
@@ -10,13 +12,14 @@ static int n_local(const struct arrivals *a)
 
 void arrivals_carve(struct arrivals *a, struct arena *from)
 {
-    a->counts = ARENA_NEW(from, int32_t, (int64_t)a->ep * a->n_experts * a->n_seq);
+    a->counts = ARENA_NEW(from, int32_t, (int64_t)a->ep * a->n_experts * n_counts(a));
     a->to = ARENA_NEW(from, int64_t, a->ep);
     a->from = ARENA_NEW(from, int64_t, a->ep);
     a->list = ARENA_NEW(from, int32_t, a->capacity);
     a->back = ARENA_NEW(from, int32_t, a->capacity);
     a->begin = ARENA_NEW(from, int64_t, n_local(a) + 1);
     a->leaf_end = ARENA_NEW(from, int64_t, (int64_t)n_local(a) * n_leaves(a));
+    a->block_end = ARENA_NEW(from, int64_t, (int64_t)n_local(a) * n_blocks(a));
 }
 
 struct expert_rows arrivals_groups(const struct arrivals *a)
@@ -24,18 +27,33 @@ struct expert_rows arrivals_groups(const struct arrivals *a)
     return (struct expert_rows){ n_local(a), a->begin, n_leaves(a), a->leaf_end };
 }
 
-static int32_t count_of(const struct arrivals *a, int rank, int expert, int seq)
+struct expert_rows arrivals_blocks(const struct arrivals *a)
 {
-    return a->counts[((int64_t)rank * a->n_experts + expert) * a->n_seq + seq];
+    return (struct expert_rows){ n_local(a), a->begin, n_blocks(a), a->block_end };
+}
+
+/* Rows of one rank for an expert, of part `part` % parts of its share of sequence `part` / parts. */
+static int32_t count_of(const struct arrivals *a, int rank, int expert, int part)
+{
+    return a->counts[((int64_t)rank * a->n_experts + expert) * n_counts(a) + part];
+}
+
+/* Where a part's rows end among the home rows of an expert. */
+static int64_t home_end(const struct arrivals *a, const struct routing *home, int expert, int part)
+{
+    int64_t seq = (int64_t)expert * a->n_seq + part / a->parts;
+    if (a->parts == 1)
+        return home->leaf_end[seq];
+    return home->block_end[seq * home->grain + a->rank % a->tp * a->parts + part % a->parts];
 }
 
 static void count_home_rows(const struct arrivals *a, const struct routing *home, int32_t *mine)
 {
     for (int x = 0; x < a->n_experts; x++) {
         int64_t begin = home->begin[x];
-        for (int s = 0; s < a->n_seq; s++) {
-            int64_t end = home->leaf_end[(int64_t)x * a->n_seq + s];
-            mine[(int64_t)x * a->n_seq + s] = (int32_t)(end - begin);
+        for (int i = 0; i < n_counts(a); i++) {
+            int64_t end = home_end(a, home, x, i);
+            mine[(int64_t)x * n_counts(a) + i] = (int32_t)(end - begin);
             begin = end;
         }
     }
@@ -50,34 +68,36 @@ static void count_traffic(struct arrivals *a, const struct routing *home)
                    home->begin[dispatch_first(a->n_experts, a->ep, r)];
         a->from[r] = 0;
         for (int x = first; x < first + n; x++)
-            for (int s = 0; s < a->n_seq; s++)
-                a->from[r] += count_of(a, r, x, s);
+            for (int i = 0; i < n_counts(a); i++)
+                a->from[r] += count_of(a, r, x, i);
     }
 }
 
-/* The arrived row at which rank r's rows of a local expert's sequence begin. */
-static int64_t arrived_at(const struct arrivals *a, int rank, int expert, int seq)
+/* The arrived row at which rank r's rows of a local expert's part begin. */
+static int64_t arrived_at(const struct arrivals *a, int rank, int expert, int part)
 {
     int64_t at = 0;
     for (int r = 0; r < rank; r++)
         at += a->from[r];
     for (int x = first_local(a); x <= expert; x++)
-        for (int s = 0; s < (x < expert ? a->n_seq : seq); s++)
-            at += count_of(a, rank, x, s);
+        for (int i = 0; i < (x < expert ? n_counts(a) : part); i++)
+            at += count_of(a, rank, x, i);
     return at;
 }
 
-/* The rows of one sequence of dp rank d for one expert: its tp ranks' shares, by position. */
-static void place_sequence(struct arrivals *a, int expert, int d, int seq)
+/* The rows of one sequence of dp rank d for one expert: its tp ranks' shares, by position. block_end: of the
+ * sequence's blocks. */
+static void place_sequence(struct arrivals *a, int expert, int d, int seq, int64_t *block_end)
 {
-    for (int t = 0; t < a->tp; t++) {
-        int rank = d * a->tp + t;
-        int32_t n = count_of(a, rank, expert, seq);
-        int64_t at = n ? arrived_at(a, rank, expert, seq) : 0;
+    for (int block = 0; block < a->tp * a->parts; block++) {
+        int rank = d * a->tp + block / a->parts, part = seq * a->parts + block % a->parts;
+        int32_t n = count_of(a, rank, expert, part);
+        int64_t at = n ? arrived_at(a, rank, expert, part) : 0;
         for (int32_t i = 0; i < n; i++) {
             a->list[a->n] = (int32_t)(at + i);
             a->back[at + i] = (int32_t)a->n++;
         }
+        block_end[block] = a->n;
     }
 }
 
@@ -88,8 +108,10 @@ static void place_rows(struct arrivals *a)
     for (int x = 0; x < n; x++) {
         a->begin[x] = a->n;
         for (int leaf = 0; leaf < leaves; leaf++) {
-            place_sequence(a, first + x, leaf / a->n_seq, leaf % a->n_seq);
-            a->leaf_end[(int64_t)x * leaves + leaf] = a->n;
+            int64_t at = (int64_t)x * leaves + leaf;
+            place_sequence(a, first + x, leaf / a->n_seq, leaf % a->n_seq,
+                           a->block_end + at * a->tp * a->parts);
+            a->leaf_end[at] = a->n;
         }
     }
     a->begin[n] = a->n;
@@ -97,7 +119,7 @@ static void place_rows(struct arrivals *a)
 
 int arrivals_fill(struct arrivals *a, struct comm *ep, const struct routing *home, struct err *e)
 {
-    int64_t each = (int64_t)a->n_experts * a->n_seq;
+    int64_t each = (int64_t)a->n_experts * n_counts(a);
     int32_t *mine = a->counts + a->rank * each;
     int rc;
 

@@ -24,13 +24,15 @@ static inline int dispatch_first(int64_t n_experts, int ep, int r)
 struct arrivals {
     int ep, tp, rank;     /* size of the expert group, of tp; this rank's place */
     int n_experts, n_seq; /* of the layer; sequences of one rank */
-    int64_t capacity, n;  /* grouped rows: at most, now */
-    int32_t *counts;      /* [ep][n_experts][n_seq]: rows of every rank's home rows */
-    int64_t *to, *from;   /* [ep]: rows to and from every rank */
-    int32_t *list;        /* [capacity]: the arrived row of a grouped row */
-    int32_t *back;        /* [capacity]: the grouped row of an arrived row */
-    int64_t *begin;       /* [n_local + 1] */
-    int64_t *leaf_end;    /* [n_local][ep / tp * n_seq] */
+    int parts; /* blocks of positions of one share of a sequence, which are counted apart; 1: no need to */
+    int64_t capacity, n; /* grouped rows: at most, now */
+    int32_t *counts;     /* [ep][n_experts][n_seq * parts]: rows of every rank's home rows */
+    int64_t *to, *from;  /* [ep]: rows to and from every rank */
+    int32_t *list;       /* [capacity]: the arrived row of a grouped row */
+    int32_t *back;       /* [capacity]: the grouped row of an arrived row */
+    int64_t *begin;      /* [n_local + 1] */
+    int64_t *leaf_end;   /* [n_local][ep / tp * n_seq] */
+    int64_t *block_end;  /* [n_local][ep / tp * n_seq][tp * parts] */
 };
 
 /* Takes the lists from a. */
@@ -45,5 +47,7 @@ int arrivals_return(const struct arrivals *a, struct comm *ep, void *home, const
                     size_t row_bytes, struct err *e);
 /* Rows of every expert, as the ops take them. */
 struct expert_rows arrivals_groups(const struct arrivals *a);
+/* The same with blocks of positions as leaves. */
+struct expert_rows arrivals_blocks(const struct arrivals *a);
 
 #endif

@@ -174,6 +174,30 @@ static const struct param_row shared_expert[] = {
     { 0 }
 };
 
+/* ---- gpt-oss ----
+ * Experts in one tensor, [in][out]; gate and up alternate. */
+static const struct param_row gpt_oss_sinks[] = {
+    { .kind = P_SINKS, .name = LAYER "self_attn.sinks", .shape = { D_HEADS }, .split = SPLIT_HEADS },
+    { 0 }
+};
+static const struct param_row gpt_oss_experts[] = {
+    { .kind = P_ROUTER, .name = LAYER "mlp.router.weight", .shape = { D_EXPERTS, D_HIDDEN },
+      .of = OF_SPARSE },
+    { .kind = P_ROUTER_BIAS, .name = LAYER "mlp.router.bias", .shape = { D_EXPERTS }, .of = OF_SPARSE,
+      .init = INIT_ZEROS },
+    { .kind = P_GATE_UP, .name = LAYER "mlp.experts.gate_up_proj", .shape = { D_HIDDEN, D_EXPERT_INTER },
+      .split = SPLIT_BLOCKS, .split_dim = 1, .of = OF_EXPERT, .stacked = 1, .transposed = 1,
+      .alternating = { P_GATE, P_UP } },
+    { .kind = P_GATE_UP_BIAS, .name = LAYER "mlp.experts.gate_up_proj_bias", .shape = { D_EXPERT_INTER },
+      .split = SPLIT_BLOCKS, .of = OF_EXPERT, .stacked = 1, .init = INIT_ZEROS,
+      .alternating = { P_GATE_BIAS, P_UP_BIAS } },
+    { .kind = P_DOWN, .name = LAYER "mlp.experts.down_proj", .shape = { D_EXPERT_INTER, D_HIDDEN },
+      .split = SPLIT_BLOCKS, .of = OF_EXPERT, .stacked = 1, .transposed = 1 },
+    { .kind = P_DOWN_BIAS, .name = LAYER "mlp.experts.down_proj_bias", .shape = { D_HIDDEN },
+      .of = OF_EXPERT, .stacked = 1, .init = INIT_ZEROS },
+    { 0 }
+};
+
 /* ---- GPT-NeoX ----
  * q k v in one: head after head, each its q, k and v rows. Cut by heads it is one parameter. */
 #undef LAYER
@@ -239,6 +263,9 @@ static const struct config_size qwen2_moe_sizes[] = {
 static const struct config_size qwen3_moe_sizes[] = {
     LLAMA_SIZES, EXPERT_SIZES, SIZE("moe_intermediate_size", expert_inter),
     SIZE("decoder_sparse_step", sparse_step), { 0 }
+};
+static const struct config_size gpt_oss_sizes[] = {
+    LLAMA_SIZES, EXPERT_SIZES, SIZE("experts_per_token", experts_per_token), { 0 }
 };
 static const struct config_size gpt2_sizes[] = {
     SIZE("n_embd", hidden),
@@ -338,6 +365,14 @@ static const struct family families[] = {
       .defaults = { .hidden = 2048, .n_layers = 24, .n_heads = 32, .n_kv = 4, .inter = 6144, .vocab = 151936,
                     .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1, .eps = 1e-6, .n_experts = 128,
                     .expert_inter = 768, .experts_per_token = 8 } },
+    { .name = "gpt_oss", .architecture = "GptOssForCausalLM", .computed = 1,
+      .features = F_GATE | F_QKV_BIAS | F_O_BIAS | F_EXPERTS | F_NORM_TOPK, LLAMA_KEYS,
+      .size = gpt_oss_sizes, .flag = bias_flags, .first = llama_embed,
+      .layer = { attention, gpt_oss_sinks, gpt_oss_experts, attention_extras }, .last = llama_head,
+      .window = WINDOW_KEYED, .window_period = 2,
+      .defaults = { .hidden = 2880, .n_layers = 36, .n_heads = 64, .n_kv = 8, .head_dim = 64, .inter = 2880,
+                    .vocab = 201088, .max_pos = 131072, .window = 128, .bos = -1, .eos = -1, .eps = 1e-5,
+                    .n_experts = 128, .experts_per_token = 4, .swiglu_limit = 7, .swiglu_alpha = 1.702 } },
 };
 /* clang-format on */
 #define FAMILIES ((int)(sizeof families / sizeof families[0]))
@@ -369,13 +404,14 @@ void family_layer(const struct model_config *c, int layer, struct layer_spec *ou
 {
     enum norm_kind norm = family_norm(c);
     int64_t window = model_layer_window(c, layer);
-    enum act act = family_has(c, F_GATE) ? ACT_SWIGLU : ACT_GELU;
+    enum act act = c->swiglu_limit > 0 ? ACT_SWIGLU_CLAMPED : family_has(c, F_GATE) ? ACT_SWIGLU : ACT_GELU;
+    struct clamp clamp = { (float)c->swiglu_limit, (float)c->swiglu_alpha };
     enum body second = model_has_experts(c, layer) ? BODY_EXPERTS : BODY_MLP;
 
     *out = (struct layer_spec){
         .n = 2,
         .branch = { { .body = BODY_ATTENTION, .norm = norm, .norm_weight = P_NORM_ATTN, .window = window },
-                    { .body = second, .norm = norm, .norm_weight = P_NORM_MLP, .act = act } },
+                    { .body = second, .norm = norm, .norm_weight = P_NORM_MLP, .act = act, .clamp = clamp } },
     };
 }
 

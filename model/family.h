@@ -90,15 +90,20 @@ struct param_row {
 
 /* ---- what a model consists of: computed from these alone, no other file asks for features ---- */
 enum norm_kind { NORM_NONE, NORM_RMS, NORM_LAYER };
-enum act { ACT_SWIGLU /* silu(gate) up */, ACT_GELU };
+enum act {
+    ACT_SWIGLU, /* silu(gate) up */
+    ACT_GELU,
+    ACT_SWIGLU_CLAMPED /* of one matrix, gate and up alternating: the op swiglu_clamped */
+};
 enum body { BODY_ATTENTION, BODY_MLP, BODY_EXPERTS };
 /* A branch of a decoder layer: a norm, then a body, whose output is added to the residual stream. */
 struct branch_spec {
     enum body body;
     enum norm_kind norm;
     enum param_kind norm_weight;
-    int64_t window; /* attention: positions that a token sees, 0: all */
-    enum act act;   /* MLP, experts */
+    int64_t window;     /* attention: positions that a token sees, 0: all */
+    enum act act;       /* MLP, experts */
+    struct clamp clamp; /* ACT_SWIGLU_CLAMPED */
 };
 #define LAYER_BRANCHES 2
 struct layer_spec {
@@ -155,6 +160,7 @@ struct family {
         double eps;
         int tied;
         int64_t n_experts, expert_inter, experts_per_token, shared_inter;
+        double swiglu_limit, swiglu_alpha;
     } defaults; /* of transformers; 0: follows from the others */
     /* The rows of the first unit, of the last one, and of a layer: lists one behind the other. */
     const struct param_row *first, *last, *layer[ROW_LISTS];

@@ -161,9 +161,11 @@ int model_part(const struct model *m, int unit, enum param_kind kind)
 struct mat model_mat(const struct model *m, const void *flat, int part)
 {
     const struct part *p = &m->local.part[part];
-    int64_t cols = p->box.n_dims == 2 ? p->box.extent[1] : 1;
-    return mat_of((char *)(uintptr_t)flat + p->offset * (int64_t)dtype_size(m->dt), m->dt, p->box.extent[0],
-                  cols, cols);
+    const struct param *q = &m->table.p[p->param];
+    const int64_t *extent = p->box.extent + q->stacked;
+    int64_t cols = param_is_vector(q) ? 1 : extent[1];
+    return mat_of((char *)(uintptr_t)flat + p->offset * (int64_t)dtype_size(m->dt), m->dt, extent[0], cols,
+                  cols);
 }
 
 size_t model_page_bytes(const struct model *m)

@@ -120,8 +120,8 @@ struct unit_traffic model_traffic(const struct model *m, int unit);
 
 /* ---- weights ---- */
 
-/* Weights of one unit on this rank. at, pack: in the order of the parts of its first vector, and of its
- * packs. */
+/* Weights of one unit on this rank. at, pack: in the order of the parts of its vectors (model_place), and of
+ * its packs. */
 struct unit_weights {
     void *flat;          /* the unit's flat vector (params.h), dt; NULL where packs suffice */
     void *experts;       /* likewise, where its experts have a vector of their own */
@@ -157,7 +157,9 @@ struct pack_from {
  * whole for any share. */
 void model_pack(const struct model *m, int vector, const struct pack_from *from, struct unit_weights *uw,
                 void *memory);
-/* Points uw->flat and uw->at, or uw->experts, into a vector. */
+/* The place of a part in uw->at. */
+const void **model_place(const struct model *m, const struct unit_weights *uw, int part);
+/* Points uw->flat or uw->experts, and uw->at, into a vector. */
 void model_point(const struct model *m, int vector, void *flat, struct unit_weights *uw);
 
 /* ---- resident weights: all in memory, read through a callback (the server, evaluation) ---- */

@@ -170,6 +170,8 @@ int param_at(const struct param_table *t, int unit, enum param_kind kind, int ex
 int param_is_derived(const char *tensor);
 /* the bias that goes with a matrix or norm, or P_KINDS */
 enum param_kind param_bias(enum param_kind kind);
+/* One row of values: a bias, the weight of a norm; of one expert where the tensor stacks them. */
+static inline int param_is_vector(const struct param *p) { return p->n_dims - p->stacked == 1; }
 /* The whole parameter, in its tensor. */
 struct box param_box(const struct param *p);
 int64_t param_count(const struct param *p); /* elements of param_box() */

@@ -22,7 +22,7 @@ static void put_unit(struct weights *w, int unit)
 static int stays(const struct model *m, int part)
 {
     return m->table.p[m->local.part[part].param].unit == 0 ||
-           m->table.p[m->local.part[part].param].n_dims == 1;
+           param_is_vector(&m->table.p[m->local.part[part].param]);
 }
 
 static size_t part_bytes(const struct model *m, int part)
@@ -113,8 +113,8 @@ static void keep_parts(struct filling *f, struct unit_weights *uw, char *at)
 {
     const struct model *m = f->r->m;
     const struct unit_part *u = &m->local.unit[f->vector];
-    for (int i = u->first; f->vector < m->local.n_units && i < u->first + u->n; i++) {
-        const void **place = &uw->at[i - u->first];
+    for (int i = u->first; i < u->first + u->n; i++) {
+        const void **place = model_place(m, uw, i);
         const void *from = *place;
         *place = NULL;
         if (!stays(m, i))

@@ -2,6 +2,7 @@
 #include "model/routing.h"
 
 #include <string.h>
+#include "kernels/tree.h"
 
 void routing_carve(struct routing *r, struct arena *a)
 {
@@ -12,6 +13,8 @@ void routing_carve(struct routing *r, struct arena *a)
     r->slot = ARENA_NEW(a, int32_t, slots);
     r->begin = ARENA_NEW(a, int64_t, r->n_local + 1);
     r->leaf_end = ARENA_NEW(a, int64_t, (int64_t)r->n_local * r->n_leaves);
+    r->block_end = ARENA_NEW(a, int64_t, (int64_t)r->n_local * r->n_leaves * r->grain);
+    r->bias = ARENA_NEW(a, const void *, r->grain ? r->n_local : 0);
     r->acc = ARENA_NEW(a, struct tree_acc, r->n_local);
     r->mat = ARENA_NEW(a, struct mat, 2 * r->n_local);
 }
@@ -49,6 +52,23 @@ static void sum_counts(struct routing *r)
     r->begin[r->n_local] = r->n = end;
 }
 
+/* Where blocks of positions end among the grouped rows. */
+static void fill_blocks(struct routing *r)
+{
+    int64_t n_blocks = (int64_t)r->n_leaves * r->grain,
+            size = r->grain ? block_size(r->leaf_rows, r->grain) : 1;
+    for (int e = 0; e < r->n_local; e++) {
+        int64_t *end = r->block_end + e * n_blocks, at = r->begin[e];
+        for (int64_t b = 0; b < n_blocks; b++) {
+            int64_t first = b / r->grain * r->leaf_rows, behind = (b % r->grain + 1) * size;
+            first += behind < r->leaf_rows ? behind : r->leaf_rows;
+            while (at < r->begin[e + 1] && r->row[at] < first)
+                at++;
+            end[b] = at;
+        }
+    }
+}
+
 void routing_fill(struct routing *r)
 {
     int64_t slots = r->rows * r->k;
@@ -68,6 +88,7 @@ void routing_fill(struct routing *r)
     }
     memmove(r->begin + 1, r->begin, sizeof *r->begin * (size_t)r->n_local);
     r->begin[0] = 0;
+    fill_blocks(r);
 }
 
 void routing_count(const struct routing *r, int32_t *count)

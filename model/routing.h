@@ -24,6 +24,11 @@ struct routing {
     int32_t *row, *slot;  /* [n] of a grouped row */
     int64_t *begin;       /* [n_local + 1]: grouped rows of local expert e are [begin[e], begin[e + 1]) */
     int64_t *leaf_end;    /* [n_local][n_leaves] */
+    /* Biases of experts; grain 0: there are none. block_end: [n_local][n_leaves * grain], where blocks of
+     * positions end; bias: [n_local], addresses for the ops. */
+    int grain;
+    int64_t *block_end;
+    const void **bias;
     struct tree_acc *acc; /* [n_local], for the op of weight gradients */
     struct mat *mat;      /* [2 * n_local], likewise for gradients of inputs */
 };
@@ -38,6 +43,12 @@ void routing_count(const struct routing *r, int32_t *count);
 static inline struct expert_rows routing_groups(const struct routing *r)
 {
     return (struct expert_rows){ r->n_local, r->begin, r->n_leaves, r->leaf_end };
+}
+
+/* The same with blocks of positions as leaves. */
+static inline struct expert_rows routing_blocks(const struct routing *r)
+{
+    return (struct expert_rows){ r->n_local, r->begin, r->n_leaves * r->grain, r->block_end };
 }
 
 #endif

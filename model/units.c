@@ -88,11 +88,21 @@ void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos)
 }
 
 /* ---- weights ---- */
+/* Parts of a unit in its vectors before this one. */
+static int parts_before(const struct model *m, int unit, int vector)
+{
+    int n = vector > unit ? m->local.unit[unit].n : 0;
+    for (int v = m->local.n_units; v < vector; v++)
+        n += m->local.unit[v].unit == unit ? m->local.unit[v].n : 0;
+    return n;
+}
+
 int unit_weights_open(struct unit_weights *uw, const struct model *m, struct err *e)
 {
     int parts = 1, packs = 1;
     for (int u = 0; u < m->local.n_units; u++) {
-        parts = m->local.unit[u].n > parts ? m->local.unit[u].n : parts;
+        int n = parts_before(m, u, m->local.n_vectors);
+        parts = n > parts ? n : parts;
         packs = m->unit[u].n_packs > packs ? m->unit[u].n_packs : packs;
     }
     *uw = (struct unit_weights){ .at = calloc((size_t)parts, sizeof *uw->at),
@@ -110,24 +120,24 @@ void unit_weights_close(struct unit_weights *uw)
     *uw = (struct unit_weights){ 0 };
 }
 
+const void **model_place(const struct model *m, const struct unit_weights *uw, int part)
+{
+    int vector = m->local.part[part].vector;
+    const struct unit_part *v = &m->local.unit[vector];
+    return &uw->at[part - v->first + (vector < m->local.n_units ? 0 : parts_before(m, v->unit, vector))];
+}
+
 void model_point(const struct model *m, int vector, void *flat, struct unit_weights *uw)
 {
     const struct unit_part *u = &m->local.unit[vector];
-    if (vector >= m->local.n_units) {
-        uw->experts = flat;
-        return;
-    }
-    uw->flat = flat;
-    for (int i = 0; i < u->n; i++)
-        uw->at[i] = model_mat(m, flat, u->first + i).p;
+    *(vector < m->local.n_units ? &uw->flat : &uw->experts) = flat;
+    for (int i = u->first; i < u->first + u->n; i++)
+        *model_place(m, uw, i) = model_mat(m, flat, i).p;
 }
 
 const void *weight_at(const struct pass *p, int part)
 {
-    const struct model *m = p->m;
-    if (part < 0)
-        return NULL;
-    return p->uw->at[part - m->local.unit[m->table.p[m->local.part[part].param].unit].first];
+    return part < 0 ? NULL : *model_place(p->m, p->uw, part);
 }
 
 const struct panels *weight_pack(const struct pass *p, const struct sublayer *s, int k)
@@ -135,7 +145,7 @@ const struct panels *weight_pack(const struct pass *p, const struct sublayer *s,
     return &p->uw->pack[s->pack_at[k]];
 }
 
-static int is_transposed(const struct model *m, int part)
+int weight_is_transposed(const struct model *m, int part)
 {
     return part >= 0 && m->table.p[m->local.part[part].param].transposed;
 }
@@ -149,16 +159,22 @@ struct mat weight_mat(const struct pass *p, int part)
 struct mat weight_rows(const struct pass *p, int part, int64_t first, int64_t n, char **to)
 {
     struct mat w = weight_mat(p, part);
-    if (is_transposed(p->m, part))
+    if (weight_is_transposed(p->m, part))
         return model_transposed(p->m, mat_cols(w, first, n), to);
     return mat_rows(w, first, n);
+}
+
+struct mat weight_natural(const struct pass *p, int part, char **to)
+{
+    struct mat stored = weight_mat(p, part);
+    return weight_is_transposed(p->m, part) ? model_transposed(p->m, stored, to) : stored;
 }
 
 size_t transposed_bytes(const struct sublayer *s, const struct model *m, int first_slot, int n_slots)
 {
     size_t sum = 0;
     for (int i = first_slot; i < first_slot + n_slots; i++)
-        if (is_transposed(m, s->part[i]))
+        if (weight_is_transposed(m, s->part[i]))
             sum += (size_t)m->local.part[s->part[i]].count * dtype_size(m->dt);
     return sum;
 }
@@ -259,7 +275,7 @@ static void pack_matrices(const struct model *m, const struct sublayer *s, const
         enum param_kind kind = s->kind->slot[plan->slot[i]];
         int part = plan->n_experts ? params_part(&m->local, s->unit, kind, expert) : s->part[plan->slot[i]];
         struct mat stored = model_mat(m, plan->tied ? from->tied : from->flat, part);
-        w[i] = (struct stored){ stored, is_transposed(m, part) };
+        w[i] = (struct stored){ stored, weight_is_transposed(m, part) };
     }
     pack_share(m, to, w, plan->n_slots, from->share, from->n_shares);
 }

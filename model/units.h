@@ -34,7 +34,7 @@ struct pack_plan {
     int first_expert, n_experts; /* n_experts 0: the matrices belong to no expert */
 };
 
-#define SUBLAYER_SLOTS 12
+#define SUBLAYER_SLOTS 16
 #define SUBLAYER_PACKS 6
 #define UNIT_BRANCHES 2
 
@@ -60,9 +60,12 @@ struct experts {
     struct expert_router router;
     int n_local, first; /* experts [first, first + n_local) are computed here */
     enum act act;
+    struct clamp clamp;
     int64_t inter, up_cols; /* of one expert, as those of an MLP */
     struct leaves of_inter;
-    struct mlp shared; /* inter 0: none */
+    struct leaves of_up; /* of the columns of one matrix that feeds the activation */
+    int has_bias;        /* every expert has biases on what feeds the activation and on its output */
+    struct mlp shared;   /* inter 0: none */
 };
 
 struct sublayer_kind;
@@ -136,6 +139,7 @@ struct attention_buf {
     void *d_out_dt;   /* the same in dt, where dt is not fp32 */
     float *dq;        /* [rows][n_heads head_dim] */
     float *dkv;       /* comm memory: dk then dv, [rows][n_kv head_dim] each */
+    float *sink_leaf; /* [n_seq][n_heads]: the sinks' gradients; NULL: there are none */
     float *head_leaf; /* comm memory [n_seq][q head_dim, then k head_dim]; NULL: heads are not normed */
     void *transposed; /* dt: matrices of one product, transposed; NULL: none are stored so */
 };
@@ -182,6 +186,8 @@ struct experts_buf {
     float *shared_dx;      /* [rows][hidden]: through the shared expert, own rows */
     float *dx;             /* [rows][hidden]: gradient of the norm's output, own rows */
     float *part;           /* [rows][hidden]: what is added to it */
+    void *transposed;      /* dt: one matrix of every expert, transposed; NULL: none are stored so */
+    float *bias_leaf; /* [n_local][leaves][columns of the widest bias]: gradients of biases; NULL: none */
 };
 struct head_buf {
     float *logits; /* [rows][logit_ld], this rank's columns */
@@ -300,10 +306,24 @@ int mlp_backward(const struct pass *p, const struct sublayer *s, const struct ml
                  const struct branch_buf *b, struct mat dx, struct err *e);
 size_t mlp_deferred_bytes(const struct mlp *mlp, const struct model *m, const struct call_shape *c,
                           enum recompute recompute);
-/* Matrices that feed an activation; the op and its gradient. */
+/* Matrices that feed an activation, and how many of their values make one; the op and its gradient. c: of
+ * ACT_SWIGLU_CLAMPED, else NULL. */
 int act_inputs(enum act act);
-void act_forward(struct dev *d, enum act act, struct mat to, struct mat in);
-void act_backward(struct dev *d, enum act act, struct mat d_in, struct mat in, struct mat d_act);
+int act_values(enum act act);
+void act_forward(struct dev *d, enum act act, const struct clamp *c, struct mat to, struct mat in);
+void act_backward(struct dev *d, enum act act, const struct clamp *c, struct mat d_in, struct mat in,
+                  struct mat d_act);
+
+/* ---- sublayer/moe_bias.c: biases of experts. matrix: the kind of the matrix that a bias goes with; groups:
+ * the rows of this rank's experts ---- */
+/* y (fp32, grouped) += the biases. */
+void expert_bias_add(const struct pass *p, const struct sublayer *s, const struct experts_buf *b,
+                     enum param_kind matrix, const struct expert_rows *groups, struct mat y);
+/* b->d_row += the dot of dout and the bias: its part of the gradient of a weight w_e. */
+void expert_bias_dot(const struct pass *p, const struct sublayer *s, const struct experts_buf *b,
+                     enum param_kind matrix, const struct expert_rows *groups, struct listed dout);
+/* The gradients of the biases that go with the matrices of a record, a leaf a sequence. */
+void expert_bias_gradient(const struct pass *p, const struct gradient *g, enum param_kind matrix);
 
 /* ---- units.c ---- */
 int units_open(struct model *m, int tp_rank, struct err *e);
@@ -318,6 +338,10 @@ const void *weight_at(const struct pass *p, int part);
 const struct panels *weight_pack(const struct pass *p, const struct sublayer *s, int k);
 /* A parameter of the unit in natural order, as it is stored. */
 struct mat weight_mat(const struct pass *p, int part);
+/* 1: the part is a matrix that its tensor holds as [in][out]; part -1: 0. */
+int weight_is_transposed(const struct model *m, int part);
+/* A whole matrix as [outputs][inputs], made at *to where it is stored transposed. */
+struct mat weight_natural(const struct pass *p, int part, char **to);
 /* Outputs [first, first + n) of a matrix in natural order: [n][inputs]. Made at *to, which moves behind it,
  * where the tensor is stored transposed. */
 struct mat weight_rows(const struct pass *p, int part, int64_t first, int64_t n, char **to);

@@ -7,9 +7,9 @@
 #include <math.h>
 #include "base/alter.h"
 
-enum { Q, K, V, O, Q_BIAS, K_BIAS, V_BIAS, O_BIAS, Q_NORM, K_NORM, SLOTS };
-static const enum param_kind slots[SLOTS] = { P_Q,      P_K,      P_V,      P_O,      P_Q_BIAS,
-                                              P_K_BIAS, P_V_BIAS, P_O_BIAS, P_Q_NORM, P_K_NORM };
+enum { Q, K, V, O, Q_BIAS, K_BIAS, V_BIAS, O_BIAS, Q_NORM, K_NORM, SINKS, SLOTS };
+static const enum param_kind slots[SLOTS] = { P_Q,      P_K,      P_V,      P_O,      P_Q_BIAS, P_K_BIAS,
+                                              P_V_BIAS, P_O_BIAS, P_Q_NORM, P_K_NORM, P_SINKS };
 enum { PACK_QKV, PACK_O };
 
 static int64_t q_cols(const struct sublayer *s)
@@ -21,6 +21,7 @@ static int64_t kv_cols(const struct sublayer *s)
     return (int64_t)s->attention.n_kv * s->attention.head_dim;
 }
 static int64_t qkv_cols(const struct sublayer *s) { return q_cols(s) + 2 * kv_cols(s); }
+static int has_sinks(const struct sublayer *s) { return s->part[SINKS] >= 0; }
 static int heads_normed(const struct sublayer *s) { return s->part[Q_NORM] >= 0; }
 
 /* First kv row of block g. Heads are grouped by c = gcd(kv heads, GRAIN), each group's rows cut into GRAIN /
@@ -98,6 +99,8 @@ static void carve_attention(const struct sublayer *s, const struct model *m, con
     transposed = transposed > o ? transposed : o;
     buf->transposed = transposed ? carve(from, LIFE_SCRATCH, 1, transposed) : NULL;
     buf->dkv = carve(from, LIFE_COMM, 2 * rows * kv_cols(s), sizeof(float));
+    buf->sink_leaf = has_sinks(s) ? carve(from, LIFE_SCRATCH, c->n_seq * s->attention.n_heads, sizeof(float))
+                                  : NULL;
     buf->head_leaf = heads_normed(s) ? carve(from, LIFE_COMM, c->n_seq * 2 * hd, sizeof(float)) : NULL;
 }
 
@@ -110,6 +113,7 @@ static struct attn sequences(const struct pass *p, const struct sublayer *s)
                           .dt = p->m->dt,
                           .scale = (float)(1.0 / sqrt((double)a->head_dim)),
                           .window = a->window,
+                          .sink = weight_at(p, s->part[SINKS]),
                           .page_off = p->whole_pages ? a->page_off : 0,
                           .n_seq = p->n_seq,
                           .seq = p->seq };
@@ -202,6 +206,7 @@ static int head_norms_back(const struct pass *p, const struct sublayer *s, struc
         rc = gradient_emit(p,
                            (struct gradient){ .kind = GRADIENT_BODY,
                                               .unit = s->unit,
+                                              .part = { Q_NORM },
                                               .body = s,
                                               .dy = rows_of(leaf, DT_F32, n_seq, width) },
                            e);
@@ -212,16 +217,35 @@ static int head_norms_back(const struct pass *p, const struct sublayer *s, struc
     return 0;
 }
 
-/* The reduced leaves of both head norms: [n_seq][q, then k]. */
+/* The sinks' gradients, a leaf a sequence. d_out: dt, of attention's output. */
+static int sinks_back(const struct pass *p, const struct sublayer *s, struct attention_buf *buf,
+                      const struct attn *a, struct mat d_out, struct attn_kept kept, struct err *e)
+{
+    const struct model *m = p->m;
+    int n_seq = p->r.n_seq;
+
+    KERNEL(m->dev, sink_dw, buf->sink_leaf, a, d_out, kept, seqs_of(n_seq, p->r.len, m->grain));
+    return gradient_emit(p,
+                         (struct gradient){ .kind = GRADIENT_BODY,
+                                            .unit = s->unit,
+                                            .part = { SINKS },
+                                            .body = s,
+                                            .dy = rows_of(buf->sink_leaf, DT_F32, n_seq, a->n_heads) },
+                         e);
+}
+
+/* Complete leaves of vectors, part[0] the slot of the first: the sinks, or both head norms, [n_seq][q, then
+ * k]. */
 static int weight_gradient(const struct pass *p, const struct gradient *g, struct err *e)
 {
     const struct sublayer *s = g->body;
-    int64_t hd = s->attention.head_dim;
+    int n = g->part[0] == SINKS ? 1 : 2;
+    int64_t width = g->dy.cols / n;
 
     (void)e;
-    for (int i = 0; i < 2; i++) {
-        struct tree_acc acc = gradient_sums(p, g->unit, s->part[Q_NORM + i]);
-        KERNEL(p->m->dev, add_leaves, &acc, (float *)g->dy.p + i * hd, g->dy.ld, hd, p->r.n_seq);
+    for (int i = 0; i < n; i++) {
+        struct tree_acc acc = gradient_sums(p, g->unit, s->part[g->part[0] + i]);
+        KERNEL(p->m->dev, add_leaves, &acc, (float *)g->dy.p + i * width, g->dy.ld, width, p->r.n_seq);
     }
     return 0;
 }
@@ -253,6 +277,8 @@ static int core_backward(const struct pass *p, const struct sublayer *s, struct 
 
     /* through softmax and products */
     KERNEL(m->dev, attn_dx, &a, dq, dk, dv, d_out, kept);
+    if (has_sinks(s))
+        TRY(sinks_back(p, s, buf, &a, d_out, kept, e));
     if (m->kv_group && ALTERED("kv_replicas")) {
         KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
         replica_dx(p, s, dqkv);
@@ -308,6 +334,8 @@ static size_t deferred_bytes(const struct sublayer *s, const struct model *m, co
     size_t el = dtype_size(m->dt), sum = (size_t)(c->rows * qkv_cols(s)) * el + 5 * 64;
     if (heads_normed(s))
         sum += (size_t)(c->n_seq * 2 * s->attention.head_dim) * sizeof(float);
+    if (has_sinks(s))
+        sum += (size_t)(c->n_seq * s->attention.n_heads) * sizeof(float) + 64;
     if (recompute == RECOMPUTE_FULL)
         sum += (size_t)(c->rows * q_cols(s)) * el;
     return sum;

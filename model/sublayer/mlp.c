@@ -7,33 +7,55 @@ enum { GATE, UP, DOWN, GATE_BIAS, UP_BIAS, DOWN_BIAS, SLOTS };
 static const enum param_kind slots[SLOTS] = { P_GATE, P_UP, P_DOWN, P_GATE_BIAS, P_UP_BIAS, P_DOWN_BIAS };
 enum { PACK_UP, PACK_DOWN };
 
-/* An activation: the matrices that feed it, the op, the op of its gradient. */
-static void swiglu(struct dev *d, struct mat y, struct mat x) { KERNEL(d, swiglu, y, x); }
-static void swiglu_dx(struct dev *d, struct mat dx, struct mat x, struct mat dy)
+/* An activation: the matrices that feed it, values that make one, the op, the op of its gradient. */
+static void swiglu(struct dev *d, const struct clamp *c, struct mat y, struct mat x)
 {
+    (void)c;
+    KERNEL(d, swiglu, y, x);
+}
+static void swiglu_dx(struct dev *d, const struct clamp *c, struct mat dx, struct mat x, struct mat dy)
+{
+    (void)c;
     KERNEL(d, swiglu_dx, dx, x, dy);
 }
-static void gelu(struct dev *d, struct mat y, struct mat x) { KERNEL(d, gelu, y, x); }
-static void gelu_dx(struct dev *d, struct mat dx, struct mat x, struct mat dy)
+static void gelu(struct dev *d, const struct clamp *c, struct mat y, struct mat x)
 {
+    (void)c;
+    KERNEL(d, gelu, y, x);
+}
+static void gelu_dx(struct dev *d, const struct clamp *c, struct mat dx, struct mat x, struct mat dy)
+{
+    (void)c;
     KERNEL(d, gelu_dx, dx, x, dy);
 }
+static void clamped(struct dev *d, const struct clamp *c, struct mat y, struct mat x)
+{
+    KERNEL(d, swiglu_clamped, y, x, c);
+}
+static void clamped_dx(struct dev *d, const struct clamp *c, struct mat dx, struct mat x, struct mat dy)
+{
+    KERNEL(d, swiglu_clamped_dx, dx, x, dy, c);
+}
 static const struct {
-    int n_in;
-    void (*forward)(struct dev *d, struct mat act, struct mat in);
-    void (*backward)(struct dev *d, struct mat d_in, struct mat in, struct mat d_act);
-} act_of[] = { [ACT_SWIGLU] = { 2, swiglu, swiglu_dx }, [ACT_GELU] = { 1, gelu, gelu_dx } };
+    int n_in, n_values;
+    void (*forward)(struct dev *d, const struct clamp *c, struct mat act, struct mat in);
+    void (*backward)(struct dev *d, const struct clamp *c, struct mat d_in, struct mat in, struct mat d_act);
+} act_of[] = { [ACT_SWIGLU] = { 2, 2, swiglu, swiglu_dx },
+               [ACT_GELU] = { 1, 1, gelu, gelu_dx },
+               [ACT_SWIGLU_CLAMPED] = { 1, 2, clamped, clamped_dx } };
 
 int act_inputs(enum act act) { return act_of[act].n_in; }
+int act_values(enum act act) { return act_of[act].n_values; }
 
-void act_forward(struct dev *d, enum act act, struct mat to, struct mat in)
+void act_forward(struct dev *d, enum act act, const struct clamp *c, struct mat to, struct mat in)
 {
-    act_of[act].forward(d, to, in);
+    act_of[act].forward(d, c, to, in);
 }
 
-void act_backward(struct dev *d, enum act act, struct mat d_in, struct mat in, struct mat d_act)
+void act_backward(struct dev *d, enum act act, const struct clamp *c, struct mat d_in, struct mat in,
+                  struct mat d_act)
 {
-    act_of[act].backward(d, d_in, in, d_act);
+    act_of[act].backward(d, c, d_in, in, d_act);
 }
 
 void mlp_shape(struct sublayer *s, struct mlp *mlp, const struct model *m, enum act act, int64_t inter,
@@ -82,7 +104,7 @@ void mlp_activate(const struct pass *p, const struct mlp *mlp, struct mlp_buf *b
     struct mat act = rows_of(buf->act, m->dt, rows, mlp->inter);
     struct mat gu = rows_of(buf->gu, DT_F32, rows, mlp->up_cols);
 
-    act_forward(m->dev, mlp->act, act, gu);
+    act_forward(m->dev, mlp->act, NULL, act, gu);
 }
 
 void mlp_forward(const struct pass *p, const struct sublayer *s, const struct mlp *mlp, struct mlp_buf *buf,
@@ -119,7 +141,7 @@ int mlp_backward(const struct pass *p, const struct sublayer *s, const struct ml
     KERNEL(m->dev, linear_dx, dact, 1, &dx, &down, &m->of_hidden);
 
     /* through the activation */
-    act_backward(m->dev, mlp->act, dgu, gu, dact);
+    act_backward(m->dev, mlp->act, NULL, dgu, gu, dact);
 
     /* through gate and up */
     to = buf->transposed;

@@ -23,14 +23,17 @@ enum {
     NO_BIAS_2,
     NO_BIAS_3,
     SHARED_SCALE,
+    ROUTER_BIAS,
     SLOTS
 };
-static const enum param_kind slots[SLOTS] = { P_ROUTER,      P_GATE,      P_UP,          P_DOWN,
-                                              P_SHARED_GATE, P_SHARED_UP, P_SHARED_DOWN, P_KINDS,
-                                              P_KINDS,       P_KINDS,     P_SHARED_SCALE };
+static const enum param_kind slots[SLOTS] = { P_ROUTER,      P_GATE,      P_UP,           P_DOWN,
+                                              P_SHARED_GATE, P_SHARED_UP, P_SHARED_DOWN,  P_KINDS,
+                                              P_KINDS,       P_KINDS,     P_SHARED_SCALE, P_ROUTER_BIAS };
 enum { PACK_ROUTER, PACK_UP, PACK_DOWN, PACK_SHARED, PACK_SHARED_DOWN, PACK_SHARED_SCALE, PACKS };
 
 static int has_shared(const struct sublayer *s) { return s->part[SHARED_DOWN] >= 0; }
+/* A matrix that alternates is found by either of its kinds, as slot UP, too. */
+static int first_input(const struct experts *x) { return act_inputs(x->act) == 2 ? GATE : UP; }
 static int has_scale(const struct sublayer *s) { return s->part[SHARED_SCALE] >= 0; }
 
 /* ---- sizes ---- */
@@ -46,7 +49,7 @@ static void shape_packs(struct sublayer *s, const struct model *m)
                                                .inputs = m->hidden,
                                                .leaves = m->of_hidden };
     s->pack[PACK_UP] = (struct pack_plan){ .n_slots = n_in,
-                                           .slot = { GATE, UP },
+                                           .slot = { first_input(x), UP },
                                            .outputs = x->up_cols,
                                            .inputs = m->hidden,
                                            .leaves = m->of_hidden,
@@ -84,14 +87,19 @@ static void shape(struct sublayer *s, const struct model *m, const struct branch
     struct experts *x = &s->experts;
 
     x->act = spec->act;
+    x->clamp = spec->clamp;
     x->router = family_router(c);
     x->first = dispatch_first(c->n_experts, ep, m->local.at.ep);
     x->n_local = dispatch_first(c->n_experts, ep, m->local.at.ep + 1) - x->first;
     x->inter = block_begin(c->expert_inter, m->grain, first + each) -
                block_begin(c->expert_inter, m->grain, first);
-    x->up_cols = act_inputs(x->act) * x->inter;
+    x->up_cols = act_values(x->act) * x->inter;
     x->of_inter = leaves_cut(leaves_of(c->expert_inter, m->grain, first, each),
                              m->fast || ALTERED("leaves_inter"));
+    x->of_up = x->of_inter;
+    for (int i = 0; i < x->of_up.n; i++) /* a block of alternating values is as long as all its values */
+        x->of_up.end[i] *= act_values(x->act) / act_inputs(x->act);
+    x->has_bias = params_part(&m->local, s->unit, P_DOWN_BIAS, x->first) >= 0;
     shape_packs(s, m);
     if (has_shared(s))
         shape_shared(s, m, tp_rank);
@@ -118,6 +126,29 @@ static void carve_shared(const struct sublayer *s, const struct model *m, const 
     }
 }
 
+/* The transpose of a slot's matrix of one expert; 0: the matrix is not stored transposed. */
+static size_t transpose_bytes(const struct sublayer *s, const struct model *m, int slot)
+{
+    int part = params_part(&m->local, s->unit, slots[slot], s->experts.first);
+    return weight_is_transposed(m, part) ? (size_t)m->local.part[part].count * dtype_size(m->dt) : 0;
+}
+
+/* What the gradients of inputs need: the matrices of one product, of every expert. */
+static void carve_transposed(const struct sublayer *s, const struct model *m, const struct carver *from,
+                             struct experts_buf *b)
+{
+    size_t up = transpose_bytes(s, m, UP) * (size_t)act_inputs(s->experts.act);
+    size_t down = transpose_bytes(s, m, DOWN), most = up > down ? up : down;
+    b->transposed = most ? carve(from, LIFE_SCRATCH, s->experts.n_local, most) : NULL;
+}
+
+/* Sequences whose rows come to this rank's experts. */
+static int64_t leaves_of_experts(const struct model *m, const struct call_shape *c)
+{
+    const struct layout *l = &m->local.layout;
+    return has_dispatch(m) ? l->ep / (l->tp * l->cp) * c->n_seq : c->n_seq;
+}
+
 static void carve_backward(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                            const struct carver *from, struct experts_buf *b)
 {
@@ -134,6 +165,13 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
     b->d_logits = carve(from, LIFE_SCRATCH, c->rows * x->router.n_experts, el);
     b->dx = carve(from, LIFE_SCRATCH, c->own * m->hidden, sizeof(float));
     b->part = carve(from, LIFE_SCRATCH, c->own * m->hidden, sizeof(float));
+    carve_transposed(s, m, from, b);
+    b->bias_leaf = NULL;
+    if (x->has_bias) {
+        int64_t widest = x->up_cols > m->hidden ? x->up_cols : m->hidden;
+        int64_t leaves = x->n_local * leaves_of_experts(m, c);
+        b->bias_leaf = carve(from, LIFE_SCRATCH, leaves * widest, sizeof(float));
+    }
     if (!has_dispatch(m))
         return;
     b->d_moved = carve(from, LIFE_SCRATCH, n, sizeof(float));
@@ -160,6 +198,7 @@ static void carve_dispatch(const struct sublayer *s, const struct model *m, cons
                                      .rank = m->local.at.ep,
                                      .n_experts = s->experts.router.n_experts,
                                      .n_seq = c->n_seq,
+                                     .parts = s->experts.has_bias ? m->grain / (l->tp * l->cp) : 1,
                                      .capacity = b->capacity };
     arrivals_carve(&b->arrivals, from->of[LIFE_HOST]);
     b->spread = carve(from, LIFE_HOST, c->rows, sizeof *b->spread);
@@ -185,6 +224,7 @@ static void carve_experts(const struct sublayer *s, const struct model *m, const
                                    .first = all ? 0 : x->first,
                                    .n_local = all ? x->router.n_experts : x->n_local,
                                    .n_leaves = c->n_seq,
+                                   .grain = x->has_bias ? m->grain : 0,
                                    .rows = c->rows,
                                    .leaf_rows = c->rows / c->n_seq };
     routing_carve(&b->routing, from->of[LIFE_HOST]);
@@ -340,6 +380,7 @@ static int choose(const struct pass *p, const struct sublayer *s, struct experts
     struct share share = has_dispatch(m) ? share_of(p) : (struct share){ 0, p->r.len };
 
     KERNEL(m->dev, linear, logits, h, weight_pack(p, s, PACK_ROUTER));
+    walk_bias(p, s->part[ROUTER_BIAS], logits, 0, logits.cols);
     KERNEL(m->dev, route, router, b->expert, b->weight, logits);
     dev_read(m->dev, b->routing.expert, b->expert, (size_t)(h.rows * router->k) * sizeof *b->expert);
     b->routing.home = share.first;
@@ -353,18 +394,31 @@ static void activate(const struct pass *p, const struct sublayer *s, struct bran
 {
     const struct experts *x = &s->experts;
     struct experts_buf *b = &branch->experts;
-    act_forward(p->m->dev, x->act, grouped(b, b->act, p->m->dt, x->inter),
+    act_forward(p->m->dev, x->act, &x->clamp, grouped(b, b->act, p->m->dt, x->inter),
                 grouped(b, b->gu, DT_F32, x->up_cols));
     if (has_shared(s))
         mlp_activate(p, &x->shared, &b->shared);
 }
 
-/* b->sum, complete over tp where tp cuts the experts, then rounded into b->row. */
-static int complete_rows(const struct pass *p, struct experts_buf *b, struct err *e)
+/* Adds the bias of a slot's matrix to its grouped outputs. */
+static void add_biases(const struct pass *p, const struct sublayer *s, const struct experts_buf *b, int slot,
+                       struct mat y)
+{
+    struct side side = side_of(p, b, y, y.p);
+    if (s->experts.has_bias)
+        expert_bias_add(p, s, b, slots[slot], &side.groups, y);
+}
+
+/* b->sum, complete over tp where tp cuts the experts, with the bias of slot `bias` (-1: none), then
+ * rounded into b->row. */
+static int complete_rows(const struct pass *p, const struct sublayer *s, struct experts_buf *b, int bias,
+                         struct err *e)
 {
     const struct model *m = p->m;
     int64_t n = b->n * m->hidden;
     int rc = has_dispatch(m) ? 0 : comm_all_reduce(m->tp, b->sum, n, e);
+    if (rc >= 0 && bias >= 0)
+        add_biases(p, s, b, bias, grouped(b, b->sum, DT_F32, m->hidden));
     if (rc >= 0 && m->dt != DT_F32)
         KERNEL(m->dev, round_to, b->row, m->dt, b->sum, n);
     return rc;
@@ -381,10 +435,13 @@ static int run_experts(const struct pass *p, const struct sublayer *s, struct br
 
     KERNEL(m->dev, linear_experts, grouped(b, b->gu, DT_F32, x->up_cols), side.in, &side.groups,
            weight_pack(p, s, PACK_UP));
-    act_forward(m->dev, x->act, act.m, grouped(b, b->gu, DT_F32, x->up_cols));
+    for (int i = 0, n = act_inputs(x->act); i < n; i++)
+        add_biases(p, s, b, first_input(x) + i,
+                   mat_cols(grouped(b, b->gu, DT_F32, x->up_cols), i * x->up_cols / n, x->up_cols / n));
+    act_forward(m->dev, x->act, &x->clamp, act.m, grouped(b, b->gu, DT_F32, x->up_cols));
     KERNEL(m->dev, linear_experts, grouped(b, b->sum, DT_F32, m->hidden), act, &side.groups,
            weight_pack(p, s, PACK_DOWN));
-    return complete_rows(p, b, e);
+    return complete_rows(p, s, b, DOWN, e);
 }
 
 static int run_shared(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct mat h,
@@ -441,10 +498,11 @@ static const struct mat *expert_weights(const struct pass *p, const struct subla
 {
     const struct model *m = p->m;
     struct mat *w = b->routing.mat;
+    char *to = b->transposed;
     for (int x = 0; x < s->experts.n_local; x++)
         for (int i = 0; i < n_w; i++) {
             int part = params_part(&m->local, s->unit, slots[first_slot + i], s->experts.first + x);
-            w[x * n_w + i] = weight_mat(p, part);
+            w[x * n_w + i] = weight_natural(p, part, &to);
         }
     return w;
 }
@@ -472,14 +530,18 @@ static int weight_gradient(const struct pass *p, const struct gradient *g, struc
     struct side side = side_of(p, b, g->x, g->x.p);
     struct listed dy = { g->dy, NULL }, in = { g->x, g->part[0] == DOWN ? NULL : side.in.list };
     int64_t ld = 0;
+    int turn = 0;
 
     (void)e;
     for (int i = 0; i < x->n_local; i++) {
         int part = params_part(&m->local, g->unit, slots[g->part[0]], x->first + i);
         b->routing.acc[i] = gradient_sums(p, g->unit, part);
-        ld = m->local.part[part].box.extent[1];
+        ld = model_mat(m, NULL, part).ld;
+        turn = weight_is_transposed(m, part);
     }
-    KERNEL(m->dev, linear_dw_experts, b->routing.acc, ld, dy, in, &side.groups);
+    KERNEL(m->dev, linear_dw_experts, b->routing.acc, ld, turn ? in : dy, turn ? dy : in, &side.groups);
+    if (x->has_bias)
+        expert_bias_gradient(p, g, slots[g->part[0]]);
     return 0;
 }
 
@@ -496,8 +558,6 @@ static int weight_gradients_home(const struct pass *p, struct experts_buf *b, st
         KERNEL(m->dev, embed, rows_of(b->d_moved, DT_F32, b->n, 1), home, 0, b->arrivals.back);
         home = rows_of(b->home_out, DT_F32, r->n, 1);
         TRY(arrivals_return(&b->arrivals, m->ep, b->home_out, b->d_moved, sizeof(float), e));
-    } else {
-        TRY(comm_all_reduce(m->tp, b->d_row, b->n, e));
     }
     KERNEL(m->dev, embed, slots_of, home, 0, r->place);
     if (has_dispatch(m))
@@ -523,12 +583,16 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct e
 
     /* an output's part in the loss is its weight times it: the weight's gradient, then the output's */
     KERNEL(m->dev, expert_dot, b->d_row, d_act, act, &x->of_inter);
+    if (!has_dispatch(m))
+        TRY(comm_all_reduce(m->tp, b->d_row, b->n, e));
+    if (x->has_bias)
+        expert_bias_dot(p, s, b, P_DOWN, &side.groups, side.in);
     TRY(weight_gradients_home(p, b, e));
     KERNEL(m->dev, gather_scaled, scaled, side.in, side.weight, side.weight_list);
     TRY(emit_experts(p, s, b, DOWN, scaled, gradient_input(p, act), e));
     KERNEL(m->dev, scale_rows, d_act, side.weight, side.weight_list);
-    act_backward(m->dev, x->act, grouped(b, b->dgu, m->dt, x->up_cols), grouped(b, b->gu, DT_F32, x->up_cols),
-                 d_act);
+    act_backward(m->dev, x->act, &x->clamp, grouped(b, b->dgu, m->dt, x->up_cols),
+                 grouped(b, b->gu, DT_F32, x->up_cols), d_act);
     rc = 0;
 out:
     return rc;
@@ -544,16 +608,17 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct exp
     struct mat dgu = grouped(b, b->dgu, m->dt, x->up_cols), results;
     struct mat in = has_dispatch(m) ? gradient_input(p, side.in.m) : h;
     struct listed dy[2];
-    struct leaves leaves[2] = { x->of_inter, x->of_inter };
-    int n_in = act_inputs(x->act), first = n_in == 2 ? GATE : UP, k = b->routing.k, rc;
+    struct leaves leaves[2] = { x->of_up, x->of_up };
+    int n_in = act_inputs(x->act), first = first_input(x), k = b->routing.k, rc;
+    int64_t columns = x->up_cols / n_in;
 
     for (int i = 0; i < n_in; i++) {
-        dy[i] = (struct listed){ mat_cols(dgu, i * x->inter, x->inter), NULL };
+        dy[i] = (struct listed){ mat_cols(dgu, i * columns, columns), NULL };
         TRY(emit_experts(p, s, b, first + i, dy[i].m, in, e));
     }
     KERNEL(m->dev, linear_dx_experts, grouped(b, b->sum, DT_F32, m->hidden), n_in, dy,
            expert_weights(p, s, b, first, n_in), leaves, &side.groups);
-    TRY(complete_rows(p, b, e));
+    TRY(complete_rows(p, s, b, -1, e));
     TRY(return_rows(p, b, &results, e));
     for (int i = 0; i < p->r.n_seq; i++) {
         struct own_rows o = own_rows(p, i);
@@ -657,7 +722,7 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
         TRY(walk_product(p, s, SHARED_SCALE, NO_BIAS_1, d_scale, h, e));
         add_small_dx(p, b, d_scale, s->part[SHARED_SCALE]);
     }
-    TRY(walk_product(p, s, ROUTER, NO_BIAS_1, d_logits, h, e));
+    TRY(walk_product(p, s, ROUTER, ROUTER_BIAS, d_logits, h, e));
     add_small_dx(p, b, d_logits, s->part[ROUTER]);
     dev_copy(m->dev, m->sum_rows, b->dx, (size_t)(rows_own(&p->r) * m->hidden) * sizeof(float));
     rc = 0;

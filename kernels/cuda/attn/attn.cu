@@ -1,6 +1,6 @@
 /* attn.cu - attention on tensor cores as ops: what kernels run over which pieces of the work. bf16, head_dim
- * a multiple of 8 up to 128, no sinks; all else is simt_attn.inc's. Which one it is depends on the model alone, so
- * that decode, prefill and training run the same one. */
+ * a multiple of 8 up to 128, no sinks; all else is simt_attn.inc's. Which one it is depends on the model
+ * alone, so that decode, prefill and training run the same one. */
 #include "kernels/cuda/cxx.h"
 
 #include "kernels/cuda/attn/attn_bwd.cuh"

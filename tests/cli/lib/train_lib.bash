@@ -31,6 +31,8 @@ family() {
         echo "{\"model_type\":\"qwen2_moe\",${sizes/72/80},\"num_experts\":6,\"num_experts_per_tok\":3,\"moe_intermediate_size\":40,\"shared_expert_intermediate_size\":72,\"initializer_range\":0.1}" ;;
     qwen3_moe) # an MLP in the first layer
         echo "{\"model_type\":\"qwen3_moe\",$sizes,\"num_experts\":8,\"num_experts_per_tok\":4,\"moe_intermediate_size\":48,\"norm_topk_prob\":true,\"decoder_sparse_step\":2,\"initializer_range\":0.1}" ;;
+    gpt_oss) # windows in turn, sinks, biases of experts; a limit that some values meet
+        echo "{\"model_type\":\"gpt_oss\",$sizes,\"num_local_experts\":6,\"num_experts_per_tok\":2,\"sliding_window\":9,\"swiglu_limit\":0.75,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"truncate\":false,\"original_max_position_embeddings\":16},\"initializer_range\":0.1}" ;;
     gpt2) echo '{"model_type":"gpt2","n_embd":72,"n_layer":2,"n_head":8,"n_inner":104,"vocab_size":701,"n_positions":70}' ;;
     esac >"$1"
 }

@@ -34,10 +34,22 @@ reference
 same "with the router's losses" --tp 2 --ep 4 --ranks 4 --zero 1 --micro-batch 2
 claim "the log has the load of every layer with experts" grep -q '"expert_load":\[[0-9.]*\]}' "$TMP/layout.jsonl"
 
+family "$TMP/model.json" gpt_oss
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1)
+reference
+same "biases of experts, sinks: cut by tp 8, ZeRO-1" --tp 8 --ranks 8 --zero 1 --micro-batch 2
+same "six experts on four ranks, an expert group over dp ranks" --tp 2 --ep 4 --ranks 4 --zero 1 --micro-batch 1
+same "late weight gradients of layers computed again" --pp 2 --tp 2 --ranks 4 --micro-batch 2 --schedule zero-bubble --recompute full
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 64 --global-batch 8 --threads 1 --dtype bf16)
+reference
+same "bf16: shares of every sequence" --tp 2 --sp --ep 4 --ranks 4 --zero 3 --recompute selective
+same "bf16: ZeRO-3, two threads" --ranks 4 --zero 3 --micro-batch 1 --threads 2
+portable "bf16: portable C" --tp 2
+
 refused() { run "$BIN/ptrain" "${common[@]}" --out "$TMP/refused" "${@:2}"; claim "refused, in one line: ${*:2}" [ "$rc/$(wc -l <"$TMP/.err")" = 2/1 ] && claim "${*:2}: says why" grep -q -- "$1" "$TMP/.err"; }
 refused "an expert group is tp x cp = 1 ranks times a divisor of dp 2" --ep 3 --ranks 2
 refused "an expert group is tp x cp = 2 ranks times a divisor of dp 1" --tp 2 --ep 4
-refused "for 8 experts" --ep 16 --ranks 16 --global-batch 16 --dry-run
+refused "for 6 experts" --ep 16 --ranks 16 --global-batch 16 --dry-run
 refused "not built yet" --balance bias
 config "$TMP/dense.json"
 refused "this model has no experts" --model "$TMP/dense.json" --ep 2 --ranks 2

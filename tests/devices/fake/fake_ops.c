@@ -481,8 +481,7 @@ static void fake_sink_dw(struct dev *d, float *out, const struct attn *a, struct
 
 OP(swiglu_clamped, (struct dev * d, struct mat act, struct mat gu, const struct clamp *c), (W(act), R(gu)),
    act, gu, fake_hosts(F, "clamp", c))
-OP(swiglu_clamped_dx,
-   (struct dev * d, struct mat dgu, struct mat gu, struct mat dact, const struct clamp *c),
+OP(swiglu_clamped_dx, (struct dev * d, struct mat dgu, struct mat gu, struct mat dact, const struct clamp *c),
    (W(dgu), R(gu), R(dact)), dgu, gu, dact, fake_hosts(F, "clamp", c))
 OP(add_to, (struct dev * d, struct mat y, struct mat x), (W(y), R(x)), y, x)
 OP(gate_dx,

@@ -88,7 +88,8 @@ static void dw_case(struct rig *r, enum dtype dt, enum dtype dy_dt, int64_t n)
     struct deal d;
     deal_rows(&d);
     struct mat dy = new_mat(dy_dt, d.n, n, 3);
-    float *want = malloc((size_t)(EXPERTS * LEAVES * n) * 4), *got = malloc((size_t)(EXPERTS * LEAVES * n) * 4);
+    float *want = malloc((size_t)(EXPERTS * LEAVES * n) * 4),
+          *got = malloc((size_t)(EXPERTS * LEAVES * n) * 4);
     int64_t row = 0;
     for (int leaf = 0; leaf < EXPERTS * LEAVES; leaf++) {
         const int64_t first = row;

@@ -114,12 +114,13 @@ static void attention(struct both *b, enum dtype dt)
         lse = fill(b, DT_F32, T * HEADS);
     int dout = fill(b, dt, T * HEADS * HD), dq = fill(b, DT_F32, T * HEADS * HD),
         dk = fill(b, DT_F32, T * KV * HD), dv = fill(b, DT_F32, T * KV * HD);
+    int sink = fill(b, dt, HEADS), dsink = fill(b, DT_F32, 2 * HEADS);
     int turns = fill(b, DT_F32, T * HD / 2), pages = fill(b, dt, (int64_t)(page * PAGES / dtype_size(dt)));
     ON_BOTH
     {
         char *at[PAGES];
         struct attn_seq seq = { 0, T, 0, at };
-        struct attn a = { HEADS, KV, HD, dt, 0.2f, 0, 1, &seq, 90 };
+        struct attn a = { HEADS, KV, HD, dt, 0.2f, 0, 1, &seq, 90, NULL };
         for (int i = 0; i < PAGES; i++)
             at[i] = (char *)b->p[pages][k] + page * (size_t)i;
         dev_fill(D, b->p[pages][k], 0, page * PAGES);
@@ -129,6 +130,9 @@ static void attention(struct both *b, enum dtype dt)
         struct attn_kept kept = { MAT(out, dt, T, HEADS * HD), MAT(q, dt, T, HEADS * HD), F(lse) };
         KERNEL(D, attn_dx, &a, MAT(dq, DT_F32, T, HEADS * HD), MAT(dk, DT_F32, T, KV * HD),
                MAT(dv, DT_F32, T, KV * HD), MAT(dout, dt, T, HEADS * HD), kept);
+        a.sink = b->p[sink][k];
+        KERNEL(D, attn, &a, MAT(out, dt, T, HEADS * HD), F(lse), MAT(q, dt, T, HEADS * HD));
+        KERNEL(D, sink_dw, F(dsink), &a, MAT(dout, dt, T, HEADS * HD), kept, seqs_of(2, T / 2, 8));
     }
     same(b, "attention", dt);
 }
@@ -237,6 +241,36 @@ static void routing(struct both *b, enum dtype dt)
         KERNEL(D, combine_dx, om, ym, place, K);
     }
     same(b, "routing", dt);
+}
+
+/* Biases of experts, and the clamped activation. */
+static void expert_biases(struct both *b, enum dtype dt)
+{
+    enum { ROWS = 40, N = 70, EXPERTS = 3, LEAVES = 2, GRAIN = 4 };
+    const int64_t begin[EXPERTS + 1] = { 0, 13, 13, ROWS }, ends[EXPERTS * LEAVES * GRAIN] = {
+        4, 4, 9, 13, 13, 13, 13, 13, 13, 13, 13, 13, 13, 13, 13, 13, 20, 20, 30, 31, 31, 39, 40, 40
+    };
+    const struct expert_rows g = { EXPERTS, begin, LEAVES * GRAIN, ends };
+    const struct clamp c = { 0.7f, 1.702f };
+    int y = fill(b, DT_F32, ROWS * 2 * N), x = fill(b, dt, ROWS * N), bias = fill(b, dt, EXPERTS * N),
+        dot = fill(b, DT_F32, ROWS), dw = fill(b, DT_F32, EXPERTS * LEAVES * N), act = fill(b, dt, ROWS * N),
+        dgu = fill(b, dt, ROWS * 2 * N), dact = fill(b, DT_F32, ROWS * N);
+    int32_t list[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        list[i] = (i * 7 + 3) % ROWS;
+    ON_BOTH
+    {
+        const void *at[EXPERTS];
+        struct mat xm = MAT(x, dt, ROWS, N), gu = MAT(y, DT_F32, ROWS, 2 * N);
+        for (int e = 0; e < EXPERTS; e++)
+            at[e] = mat_rows(MAT(bias, dt, EXPERTS, N), e, 1).p;
+        KERNEL(D, add_bias_experts, mat_cols(gu, N, N), at, dt, &g);
+        KERNEL(D, dot_bias_experts, F(dot), listed_of(xm, list), at, &g);
+        KERNEL(D, bias_dw_experts, F(dw), xm, dt, &g, GRAIN);
+        KERNEL(D, swiglu_clamped, MAT(act, dt, ROWS, N), gu, &c);
+        KERNEL(D, swiglu_clamped_dx, MAT(dgu, dt, ROWS, 2 * N), gu, MAT(dact, DT_F32, ROWS, N), &c);
+    }
+    same(b, "biases of experts", dt);
 }
 
 static void expert_products(struct both *b, enum dtype dt)
@@ -348,6 +382,7 @@ static void all_with(const char *device, const char *kernels, enum dtype last)
         losses(&b, dt);
         vectors(&b, dt);
         routing(&b, dt);
+        expert_biases(&b, dt);
     }
     optimizer(&b);
     slices(&b);

@@ -81,6 +81,12 @@ static const struct rig_family {
       "\"num_key_value_heads\":2,\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,"
       "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":48,\"norm_topk_prob\":true,"
       "\"decoder_sparse_step\":2,\"initializer_range\":0.15}" },
+    { "gpt_oss, a window in the first layer",
+      "{\"model_type\":\"gpt_oss\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":2,\"head_dim\":10,\"intermediate_size\":40,\"vocab_size\":701,"
+      "\"num_local_experts\":5,\"experts_per_token\":2,\"sliding_window\":5,\"swiglu_limit\":0.75,"
+      "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"truncate\":false,"
+      "\"original_max_position_embeddings\":16},\"initializer_range\":0.15}" },
 };
 #define RIG_FAMILIES ((int)(sizeof rig_families / sizeof rig_families[0]))
 
@@ -185,7 +191,7 @@ static inline void rig_shake(struct rig *r)
     for (int i = 0; i < r->m.local.n_parts; i++) {
         const struct part *p = &r->m.local.part[i];
         float *w = rig_weight(r, i);
-        for (int64_t k = 0; r->m.table.p[p->param].n_dims == 1 && k < p->count; k++)
+        for (int64_t k = 0; param_is_vector(&r->m.table.p[p->param]) && k < p->count; k++)
             w[k] += 0.3f * (float)rnd_normal(9, rnd_stream(r->m.table.p[p->param].name), (uint64_t)k);
     }
     zero_forget_packs(r->z);
