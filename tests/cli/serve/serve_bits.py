@@ -1,5 +1,5 @@
-"""serve_bits.py CHECKPOINT EVAL.jsonl [part] - a token's log-prob has the same bits at every tp, alone and in any batch, for every
-prefill chunk, when pages run out, and as in ptrain --eval-logprobs. SERVE_BITS=all: also with exactly 31 others, at every tp, in every dtype."""
+"""serve_bits.py CHECKPOINT EVAL.jsonl all|few|experts - a token's log-prob has the same bits at every tp, alone and in any batch, for every
+prefill chunk, with experts cut by tp or whole, when pages run out, and as in ptrain --eval-logprobs. SERVE_BITS=all: also with exactly 31 others, at every tp, in every dtype."""
 import http.client
 import json
 import os
@@ -10,7 +10,7 @@ from serve_server import Server, bits, claim, finish, together
 
 checkpoint, eval_file = sys.argv[1:3]
 every = os.environ.get("SERVE_BITS") == "all"
-few = len(sys.argv) > 3 and not every        # fewer layouts: another dtype runs the same code
+part = sys.argv[3]                           # few: another dtype runs the same code
 windows = [json.loads(line) for line in open(eval_file)]
 prompts = [w["ids"] for w in windows[:6]] + [windows[0]["ids"][:1], windows[1]["ids"][:17], (windows[2]["ids"] * 4)[:200]]
 GREEDY = dict(max_tokens=12, temperature=0, logprobs=3, echo=True, ignore_eos=True, return_token_ids=True)
@@ -72,12 +72,23 @@ if every:
 rc, err = s.stop()
 claim("the server ends well", rc == 0, f"{rc}: {err}")
 
-for name, args in (("chunks of 7", ("--tp", 1, "--prefill-chunk", 7)),
-                   ("chunks of 1, batches of 2", ("--tp", 2, "--prefill-chunk", 1, "--max-batch", 2)),
-                   ("tp 2", ("--tp", 2)),
-                   ("tp 4, three threads", ("--tp", 4, "--threads", 3)),
-                   ("tp 8, chunks of 50", ("--tp", 8, "--prefill-chunk", 50)),
-                   ("tp 2, few pages", ("--tp", 2, "--ctx", 256, "--kv-memory", 1200000, "--verbose")))[3 if few else 0:]:
+DENSE = [("chunks of 7", ("--tp", 1, "--prefill-chunk", 7)),
+         ("chunks of 1, batches of 2", ("--tp", 2, "--prefill-chunk", 1, "--max-batch", 2)),
+         ("tp 2", ("--tp", 2)),
+         ("tp 4, three threads", ("--tp", 4, "--threads", 3)),
+         ("tp 8, chunks of 50", ("--tp", 8, "--prefill-chunk", 50)),
+         ("tp 2, few pages", ("--tp", 2, "--ctx", 256, "--kv-memory", 1200000, "--verbose"))]
+EXPERTS = [("ep 4, chunks of 7", ("--tp", 4, "--ep", 4, "--prefill-chunk", 7)),
+           ("ep 2, few pages", ("--tp", 2, "--ep", 2, "--ctx", 256, "--kv-memory", 1200000, "--verbose")),
+           ("tp 4, no prefix cache", ("--tp", 4, "--prefix-cache", "off")),
+           ("ep 2, chunks of 1, batches of 2", ("--tp", 2, "--ep", 2, "--prefill-chunk", 1, "--max-batch", 2)),
+           ("ep 2, no prefix cache", ("--tp", 2, "--ep", 2, "--prefix-cache", "off")),
+           ("ep 4, three threads", ("--tp", 4, "--ep", 4, "--threads", 3)),
+           ("ep 8, chunks of 50", ("--tp", 8, "--ep", 8, "--prefill-chunk", 50)),
+           ("ep 4, few pages", ("--tp", 4, "--ep", 4, "--ctx", 256, "--kv-memory", 1200000, "--verbose"))]
+servers = DENSE + EXPERTS if every and part == "experts" else EXPERTS[:2] if part == "experts" else DENSE if every or part == "all" else DENSE[3:]
+
+for name, args in servers:
     s = Server(checkpoint, *args)
     if not claim(f"{name}: starts", s.port is not None, b"".join(s.err)):
         continue

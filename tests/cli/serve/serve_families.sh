@@ -40,10 +40,19 @@ if [ "${SERVE_FAMILIES:-sample}" = all ]; then
                 "--tp 1 --threads 2 --max-batch 5 --ctx 256 --kv-memory 2MB"
         done
     done
+    declare -A last=([qwen2_moe]="--tp 1 --prefix-cache off")    # 6 experts are fewer than 8 ranks
+    for name in mixtral qwen2_moe qwen3_moe; do
+        for dtype in fp32 bf16; do
+            served $name $dtype "--tp 1" "--tp 2 --prefill-chunk 7" "--tp 4 --prefix-cache off" "--tp 8 --prefill-chunk 50" \
+                "--tp 2 --ep 2 --prefix-cache off" "--tp 4 --ep 4 --prefill-chunk 7" "--tp 4 --ep 4 --max-batch 5 --ctx 256 --kv-memory 2MB" \
+                "${last[$name]:---tp 8 --ep 8 --prefill-chunk 50}"
+        done
+    done
 else
     served mistral fp32 "--tp 1 --prefill-chunk 50"
     served qwen2 bf16 "--tp 2"
     served qwen3 bf16 "--tp 1"
     served gpt2 fp32 "--tp 1"
+    served qwen2_moe fp32 "--tp 4 --ep 4 --prefill-chunk 7"
 fi
 finish

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# quick
+# experts_forced.sh - what a router chooses by itself almost never: equal scores, experts without a token, all tokens at one expert, all experts
+# or the only one chosen. Six experts on four ranks, sequences of 63. EXPERTS_FORCED=all: both dtypes, more layouts.
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/../lib/train_lib.bash"
+command -v python3 >/dev/null || { skip "no python3"; finish; }
+text 7 30000 >"$TMP/text"
+every=$([ "${EXPERTS_FORCED:-sample}" != all ] || echo yes)
+sizes='"hidden_size":40,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":10,"intermediate_size":56,"vocab_size":256,"max_position_embeddings":64,"initializer_range":0.1'
+
+# started EXPERTS CHOSEN: $TMP/start, the weights of a Mixtral as a Hugging Face folder
+started() {
+    rm -rf "$TMP/model" "$TMP/start" "$TMP/model.json"
+    echo "{\"model_type\":\"mixtral\",$sizes,\"num_local_experts\":$1,\"num_experts_per_tok\":$2}" >"$TMP/model.json"
+    run ptrain --data "$TMP/text" --model "$TMP/model.json" --steps 1 --lr 0 --seq-len 63 --global-batch 1 --out "$TMP/model"
+    claim "$2 of $1 experts: a model is made" [ $rc = 0 ] || finish
+    run reshard --format hf "$TMP/model/step-1" "$TMP/start"
+    claim "$2 of $1 experts: and written" [ $rc = 0 ] || finish
+}
+
+# loads RUN: of every layer in the first step, the largest count over the mean one
+loads() { sed -n 's/.*"expert_load":\[\([^]]*\)\].*/\1/p' "$TMP/$1.jsonl" | head -n 1 | tr ',' ' '; }
+
+# forced CASE LOAD LAYOUT...: the layouts have the bits of one rank; LOAD: of every layer in the first step, or any
+forced() {
+    local case=$1 load=$2 dtype layout
+    shift 2
+    rm -rf "$TMP/$case" && cp -r "$TMP/start" "$TMP/$case"
+    [ "$case" = as_made ] || run python3 -B "$here/experts_forced.py" "$TMP/$case" "$case"
+    claim "$case: the weights are changed" [ $rc = 0 ] || return
+    for dtype in fp32 ${every:+bf16}; do
+        common=(--data "$TMP/text" --init "$TMP/$case" --steps 3 --lr 1e-4 --seq-len 63 --global-batch 4 --threads 1 --dtype $dtype)
+        reference
+        for x in $(loads reference); do
+            [ "$load" = any ] || claim "$case $dtype: the load of a layer is $load" [ "$x" = "$load" ]
+        done
+        for layout in "$@" ${every:+"--tp 2"} ${every:+"--ep 2 --ranks 4 --zero 1 --recompute full"} ${every:+"--tp 2 --ep 2 --sp --zero 3"}; do
+            # shellcheck disable=SC2086
+            same "$case $dtype" $layout
+        done
+    done
+}
+
+ep4="--ep 4 --ranks 4 --zero 1 --micro-batch 1" tp2_ep4="--tp 2 --ep 4 --ranks 4 --micro-batch 2"
+started 6 2
+forced zero 3 "$ep4"
+forced pairs any "$tp2_ep4"
+forced two_absent any "--ep 2 --ranks 2 --micro-batch 1"
+if [ -n "$every" ]; then
+    forced equal_rows any "$ep4" "$tp2_ep4"
+    forced first_absent any "$ep4"
+    forced two_take_all 3 "$ep4" "$tp2_ep4"
+fi
+
+started 6 1
+forced last_takes_all 6 "$ep4"
+[ -z "$every" ] || forced first_takes_all 6 "$ep4" "$tp2_ep4"
+
+started 4 4
+forced as_made 1 "$tp2_ep4"
+[ -z "$every" ] || forced zero 1 "$ep4"
+
+started 1 1
+every=
+forced as_made 1 "--tp 2"
+run "$BIN/ptrain" "${common[@]}" --out "$TMP/refused" --ep 2 --ranks 2
+claim "one expert on two ranks is refused in one line" [ "$rc/$(wc -l <"$TMP/.err")" = 2/1 ]
+finish
