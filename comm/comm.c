@@ -275,13 +275,21 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+static int exchange(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
+                    size_t row_bytes, struct err *e)
+{
+    const struct transport *t = transport_of(c, in);
+    int rc = t->all_to_all_v ? t->all_to_all_v(c, out, from, in, to, row_bytes, e) : 1;
+    return rc == 1 ? exchange_rows(c, out, from, in, to, row_bytes, e) : rc;
+}
+
 int comm_all_to_all_v(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
                       size_t row_bytes, struct err *e)
 {
     int64_t rows = 0;
     for (int r = 0; r < c->size; r++)
         rows += r == c->rank ? 0 : to[r];
-    COUNTED(c, COMM_ALL_TO_ALL, rows * (int64_t)row_bytes, exchange_rows(c, out, from, in, to, row_bytes, e));
+    COUNTED(c, COMM_ALL_TO_ALL, rows * (int64_t)row_bytes, exchange(c, out, from, in, to, row_bytes, e));
 }
 
 /* ---- started and finished ---- */

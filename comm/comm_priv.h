@@ -51,6 +51,9 @@ struct transport {
     int (*all_reduce)(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e);
     int (*reduce_scatter)(struct comm *c, float *out, float *in, int64_t n_each, struct err *e);
     int (*all_gather)(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e);
+    /* comm_all_to_all_v. 1: not done, on all ranks; it goes by messages then. NULL: always by messages. */
+    int (*all_to_all_v)(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
+                        size_t row_bytes, struct err *e);
     int (*gather)(struct comm *c, const void *blob, const size_t *sizes, int root, char *out, struct err *e);
     int (*send)(struct comm *c, const void *buf, size_t bytes, int to, struct err *e);
     int (*recv)(struct comm *c, void *buf, size_t bytes, int from, struct err *e);

@@ -174,7 +174,7 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
     }
     if (!has_dispatch(m))
         return;
-    b->d_moved = carve(from, LIFE_SCRATCH, n, sizeof(float));
+    b->d_moved = carve(from, LIFE_COMM, n, sizeof(float));
     b->d_arrived = carve(from, LIFE_SCRATCH, n * m->hidden, el);
 }
 
@@ -202,11 +202,11 @@ static void carve_dispatch(const struct sublayer *s, const struct model *m, cons
                                      .capacity = b->capacity };
     arrivals_carve(&b->arrivals, from->of[LIFE_HOST]);
     b->spread = carve(from, LIFE_HOST, c->rows, sizeof *b->spread);
-    b->home = carve(from, LIFE_SCRATCH, c->rows * s->experts.router.k * m->hidden, el);
+    b->home = carve(from, LIFE_COMM, c->rows * s->experts.router.k * m->hidden, el);
     b->arrived = carve(from, LIFE_COSTLY, b->capacity * m->hidden, el);
     b->arrived_weight = carve(from, LIFE_COSTLY, b->capacity, sizeof(float));
-    b->moved = carve(from, LIFE_SCRATCH, b->capacity * m->hidden, el);
-    b->home_out = carve(from, LIFE_SCRATCH, c->rows * m->hidden, sizeof(float));
+    b->moved = carve(from, LIFE_COMM, b->capacity * m->hidden, el);
+    b->home_out = carve(from, LIFE_COMM, c->rows * m->hidden, sizeof(float));
 }
 
 static void carve_experts(const struct sublayer *s, const struct model *m, const struct call_shape *c,
