@@ -35,7 +35,7 @@ forced() {
         for x in $(loads reference); do
             [ "$load" = any ] || claim "$case $dtype: the load of a layer is $load" [ "$x" = "$load" ]
         done
-        for layout in "$@" ${every:+"--tp 2"} ${every:+"--ep 2 --ranks 4 --zero 1 --recompute full"} ${every:+"--tp 2 --ep 2 --sp --zero 3"}; do
+        for layout in "$@" ${every:+"--tp 2"} ${every:+"--ep 2 --ranks 4 --zero 1 --recompute full"} ${every:+"--tp 2 --ep 2 --ranks 4 --zero 3 --recompute selective"}; do
             # shellcheck disable=SC2086
             same "$case $dtype" $layout
         done
