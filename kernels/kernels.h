@@ -91,6 +91,10 @@ struct attn {
     /* dt [n_heads] of the device: a score of every query head that takes part in the softmax and has no
      * value; NULL: none. */
     const void *sink;
+    float softcap; /* > 0: a score s becomes softcap * tanh(s / softcap); 0: it stays */
+    /* For the ops of RoPE. rope_dim: components [0, rope_dim) of a head are rotated; 0: all. by_head: a row
+     * of qkv is head by head, each its q, k and v (n_kv is n_heads); else all q, all k, all v. */
+    int rope_dim, by_head;
 };
 /* What the forward pass kept for attn_dx. */
 struct attn_kept {
@@ -101,6 +105,7 @@ struct attn_kept {
 struct head_norm {
     const void *q, *k;
     float eps;
+    int plus_one; /* as of rms_norm */
 };
 #define ATTN_PAGE 64
 #define ATTN_SEGMENT 1024
@@ -225,6 +230,7 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  *
  * Norms. Gradients of weights take a sequence as a leaf: Tree(s.grain) over its blocks of chains over tokens.
  *   rms_norm       y = x * r * w, r = 1 / sqrt(mean(x^2) + eps); rstd[rows] = r. rstd may be NULL.
+ *                  plus_one: w is 1 + w, formed in fp32, in all ops of norms that have it.
  *   rms_norm_dx    dres = round(dres + dx), dx the gradient at x given dy (fp32, rounded to dt first);
  *                  dres, x: dt.
  *   rms_norm_dw    chains of fma(dy, x * r, .).
@@ -233,7 +239,7 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  *   bias_dw        chains of plain additions of dy, rounded to dt.
  *   add_bias       y fp32 = y + bias (dt), by columns.
  *
- * RoPE. cos, sin: fp32 [position][head_dim / 2]; component i pairs with i + head_dim / 2; NULL: no rotation.
+ * RoPE. cos, sin: fp32 [position][rope_dim / 2]; component i pairs with i + rope_dim / 2; NULL: no rotation.
  *   rope_store     qkv fp32 [rows][(n_heads + 2 n_kv) head_dim] -> q (dt) rotated; k rotated and v into
  *                  the pages; all rounded. norm (may be NULL): every head of q and k is normed first.
  *   rope_back      dq, dk fp32 rotated back in place: what lies between RoPE and the rounding.
@@ -246,6 +252,8 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  *   transpose      dst[j][i] = src[i][j], the same dt.
  *   gelu           act (dt) = 0.5 h (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3))), h fp32.
  *   gelu_dx        dh (dt) from h and dact (fp32, rounded to dt first).
+ *   gelu_erf       act (dt) = 0.5 h (1 + erf(h / sqrt(2))), h fp32; gelu_erf_dx as gelu_dx.
+ *   geglu          gu fp32 [rows][2 n] (gate, then up) -> act (dt) = gelu(gate) * up; geglu_dx as swiglu_dx.
  *   rope_dx        dq [rows][n_heads head_dim], dk, dv [rows][n_kv head_dim], fp32 -> dqkv (dt), rotated
  *                  back and rounded.
  *
@@ -264,7 +272,11 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  *   swiglu_clamped gu fp32 [rows][2 n], gate and up alternating, clamped first: g = min(gate, limit), u =
  *                  max(min(up, limit), -limit); act (dt) = (u + 1) * (g * sigmoid(alpha * g)).
  *   swiglu_clamped_dx  dgu (dt) [rows][2 n] from gu and dact (fp32, rounded to dt first); +0 where clamped.
- *   add_rounded    x (dt) = round(x + round(o)), o fp32.
+ *   add_rounded    x (dt) = round(x + round(o)), o fp32 or dt.
+ *   add_both       x (dt) = round((x + a) + round(o)), a dt, o fp32.
+ *   scale          x (dt) = round(x * factor).
+ *   softcap        x fp32 = cap * tanh(x / cap).
+ *   softcap_dx     dx (dt) = round(dx * (1 - t t)), t = y / cap, y fp32 what softcap gave.
  *   round_to       dst (dt) = round(src), n elements.
  *   widen          dst fp32 = src (dt: bf16 or fp16), n elements.
  *
@@ -330,8 +342,9 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
     K(embed, struct mat out, struct mat table, int64_t first, const int32_t *ids) \
     K(embed_dw, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx, \
       const int32_t *ids, struct seqs s) \
-    K(rms_norm, struct mat y, float *rstd, struct mat x, const void *w, float eps) \
-    K(rms_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd) \
+    K(rms_norm, struct mat y, float *rstd, struct mat x, const void *w, int plus_one, float eps) \
+    K(rms_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, int plus_one, \
+      const float *rstd) \
     K(rms_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, \
       struct seqs s) \
     K(layer_norm, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b, \
@@ -345,7 +358,8 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
     K(rope_store, const struct attn *a, struct mat q, struct mat qkv, const struct head_norm *norm, \
       const float *cos, const float *sin) \
     K(rope_back, const struct attn *a, struct mat dq, struct mat dk, const float *cos, const float *sin) \
-    K(head_norm_dx, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps) \
+    K(head_norm_dx, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, int plus_one, \
+      float eps) \
     K(head_norm_dw, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, \
       struct seqs s) \
     K(add_leaves, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq) \
@@ -353,6 +367,14 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
     K(transpose, struct mat dst, struct mat src) \
     K(gelu, struct mat act, struct mat h) \
     K(gelu_dx, struct mat dh, struct mat h, struct mat dact) \
+    K(gelu_erf, struct mat act, struct mat h) \
+    K(gelu_erf_dx, struct mat dh, struct mat h, struct mat dact) \
+    K(geglu, struct mat act, struct mat gu) \
+    K(geglu_dx, struct mat dgu, struct mat gu, struct mat dact) \
+    K(add_both, struct mat x, struct mat a, struct mat o) \
+    K(scale, struct mat x, float factor) \
+    K(softcap, struct mat x, float cap) \
+    K(softcap_dx, struct mat dx, struct mat y, float cap) \
     K(rope_dx, const struct attn *a, struct mat dqkv, struct mat dq, struct mat dk, struct mat dv, \
       const float *cos, const float *sin) \
     K(attn, const struct attn *a, struct mat out, float *lse, struct mat q) \

@@ -70,7 +70,11 @@ static void defaults(struct model_config *c, const struct family *f)
 
     c->norm_eps = f->defaults.eps;
     c->tied = f->defaults.tied;
-    c->rope_theta = 10000.0;
+    c->query_scalar = f->defaults.query_scalar;
+    c->attn_softcap = f->defaults.attn_softcap;
+    c->final_softcap = f->defaults.final_softcap;
+    c->rope_theta = f->defaults.rope_theta > 0 ? f->defaults.rope_theta : 10000.0;
+    c->rope_local_theta = f->defaults.rope_local_theta;
     c->rope_factor = 1.0;
     c->init_range = 0.02;
 
@@ -132,7 +136,7 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
         c->n_layers = p->layers;
         c->n_heads = p->heads;
         c->n_kv = p->kv;
-        c->head_dim = p->hidden / p->heads;
+        c->head_dim = c->rope_dim = p->hidden / p->heads;
         c->inter = p->inter;
         c->vocab = p->vocab;
         c->max_pos = p->max_pos;
@@ -261,6 +265,54 @@ static double yarn_mscale(double factor, double mscale)
     return factor > 1 ? 0.1 * mscale * fm_log(factor) + 1 : 1;
 }
 
+/* The part of a head that is rotated. */
+static int parse_rotary(struct model_config *c, const json_t *o, const json_t *r, const char *what,
+                        struct err *e)
+{
+    double part = c->family->defaults.rotary > 0 ? c->family->defaults.rotary : 1;
+    int rc;
+
+    TRY(jx_float(o, what, "rotary_pct", &part, e));
+    TRY(jx_float(o, what, "partial_rotary_factor", &part, e));
+    if (json_is_object(r))
+        TRY(jx_float(r, what, "partial_rotary_factor", &part, e));
+    c->rope_dim = part > 0 && part <= 1 ? (int64_t)((double)c->head_dim * part) : 0;
+    if (c->rope_dim < 2 || c->rope_dim % 2)
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: partial_rotary_factor %g of head_dim %lld: an even number of components, 2 or more, "
+            "is rotated",
+            what, part, (long long)c->head_dim);
+    rc = 0;
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* Gemma 3: layers with a window have a theta of their own. In the newer layout *r holds an object for each
+ * type of layers; it becomes that of the layers without a window. */
+static int parse_local_rope(struct model_config *c, const json_t *o, const json_t **r, const char *what,
+                            struct err *e)
+{
+    const json_t *local = json_object_get(*r, "sliding_attention");
+    const char *kind = "default";
+    int rc;
+
+    TRY(jx_float(o, what, "rope_local_base_freq", &c->rope_local_theta, e));
+    if (json_is_object(local)) {
+        TRY(jx_float(local, what, "rope_theta", &c->rope_local_theta, e));
+        TRY(jx_text(local, what, "rope_type", &kind, e));
+        *r = json_object_get(*r, "full_attention");
+    }
+    if (strcmp(kind, "default"))
+        config_not_computed(c, "rope_type %.40s of sliding_attention", kind);
+    if (!(c->rope_local_theta > 1) || !isfinite(c->rope_local_theta))
+        return err_set(e, ERR_CONFIG, "%s: rope_local_base_freq %g: it must be over 1", what,
+                       c->rope_local_theta);
+    rc = 0;
+out:
+    return rc < 0 ? rc : 0;
+}
+
 static int parse_rope(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
     const json_t *r = json_object_get(o, "rope_parameters");
@@ -270,7 +322,11 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
     c->yarn_fast = 32;
     c->yarn_slow = 1;
 
+    TRY(jx_float(o, what, "rotary_emb_base", &c->rope_theta, e));
     TRY(jx_float(o, what, "rope_theta", &c->rope_theta, e));
+    if (c->family->defaults.rope_local_theta > 0)
+        TRY(parse_local_rope(c, o, &r, what, e));
+    TRY(parse_rotary(c, o, r, what, e));
     if (!json_is_object(r))
         r = json_object_get(o, "rope_scaling");
     if (json_is_object(r)) {
@@ -323,6 +379,7 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
         { "scale_attn_weights", 1 },
         { "scale_attn_by_inverse_layer_idx", 0 },
         { "add_cross_attention", 0 },
+        { "use_bidirectional_attention", 0 },
     };
     static const char *const dropouts[] = { "attention_dropout", "attn_pdrop",     "embd_pdrop",
                                             "resid_pdrop",       "hidden_dropout", "router_jitter_noise" };
@@ -374,6 +431,21 @@ static int parse_clamp(struct model_config *c, const json_t *o, const char *what
                        c->swiglu_limit, c->swiglu_alpha);
 out:
     return rc < 0 ? rc : 0;
+}
+
+/* Scales and caps of scores and logits. */
+static int parse_numbers(struct model_config *c, const json_t *o, const char *what, struct err *e)
+{
+    for (const struct config_number *k = c->family->number; k && k->key; k++) {
+        double *to = (double *)(void *)((char *)c + k->member);
+        if (json_is_null(json_object_get(o, k->key)))
+            *to = 0;
+        if (jx_float(o, what, k->key, to, e) < 0)
+            return -e->code;
+        if (!(*to >= 0) || !isfinite(*to))
+            return err_set(e, ERR_CONFIG, "%s: %s is %g: it must be positive, or null", what, k->key, *to);
+    }
+    return 0;
 }
 
 /* mlp_only_layers of Qwen3-MoE: these have no experts. */
@@ -431,6 +503,7 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     defaults(c, family_find(type));
     TRY(parse_sizes(c, o, what, e));
     TRY(parse_features(c, o, what, e));
+    TRY(parse_numbers(c, o, what, e));
     if (!family_learns_positions(c))
         TRY(parse_rope(c, o, what, e));
     TRY(config_read_windows(c, o, what, e));
@@ -504,6 +577,29 @@ static json_t *rope_json(const struct model_config *c)
     return r;
 }
 
+/* A number without a fraction is written as an integer; 0 as null. */
+static json_t *number_json(double x)
+{
+    if (!(x > 0))
+        return json_null();
+    return x < 1e15 && floor(x) == x ? json_integer((json_int_t)x) : json_real(x);
+}
+
+/* RoPE in the older layout, with what only some families have. */
+static void set_rope(json_t *o, const struct model_config *c)
+{
+    json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
+    json_object_set_new(o, "rope_scaling", rope_json(c));
+    if (c->rope_local_theta > 0)
+        json_object_set_new(o, "rope_local_base_freq", json_real(c->rope_local_theta));
+    if (c->family->defaults.rotary > 0) {
+        json_object_set_new(o, "rotary_emb_base", json_real(c->rope_theta));
+        json_object_set_new(o, "rotary_pct", json_real((double)c->rope_dim / (double)c->head_dim));
+    } else if (c->rope_dim != c->head_dim) {
+        json_object_set_new(o, "partial_rotary_factor", json_real((double)c->rope_dim / (double)c->head_dim));
+    }
+}
+
 static json_t *dense_json(const struct model_config *c)
 {
     json_t *a = json_array();
@@ -549,10 +645,11 @@ char *model_config_json(const struct model_config *c, const char *dtype)
         json_object_set_new(o, "swiglu_limit", json_real(c->swiglu_limit));
         json_object_set_new(o, "swiglu_alpha", json_real(c->swiglu_alpha));
     }
-    if (!family_learns_positions(c)) {
-        json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
-        json_object_set_new(o, "rope_scaling", rope_json(c));
-    }
+    for (const struct config_number *k = f->number; k && k->key; k++)
+        json_object_set_new(o, k->key,
+                            number_json(*(const double *)(const void *)((const char *)c + k->member)));
+    if (!family_learns_positions(c))
+        set_rope(o, c);
     config_write_windows(o, c);
     json_object_set_new(o, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
     if (c->grain != model_grain_formula(c))
@@ -617,6 +714,11 @@ int model_config_same(const struct model_config *a, const struct model_config *b
         SAME("swiglu_limit", swiglu_limit),
         SAME("swiglu_alpha", swiglu_alpha),
         SAME("truncate", yarn_exact),
+        SAME("rotated components of a head", rope_dim),
+        SAME("rope_local_base_freq", rope_local_theta),
+        SAME("query_pre_attn_scalar", query_scalar),
+        SAME("attn_logit_softcapping", attn_softcap),
+        SAME("final_logit_softcapping", final_softcap),
         SAME("sliding_window", window),
         SAME("set of biases and norms", features),
         SAME("grain", grain),

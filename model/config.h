@@ -24,6 +24,8 @@ struct model_config {
     double dropout;    /* the largest that the file asks for; none is computed, and training logs it */
     double init_range; /* deviation of the initial weights */
 
+    int64_t rope_dim;        /* components of a head that are rotated: the first ones */
+    double rope_local_theta; /* in layers with a window, without scaling; 0: as in the others */
     enum rope_kind rope;
     double rope_theta, rope_factor, rope_low_freq, rope_high_freq;
     /* A frequency stays above yarn_fast rotations and is interpolated below yarn_slow. */
@@ -35,6 +37,9 @@ struct model_config {
     int64_t window;
     uint64_t windowed[MODEL_LISTED_LAYERS / 64];
     int64_t window_period; /* reading: every so many layers one sees all positions, 0: none does */
+
+    double query_scalar;                /* scores are divided by its root; 0: by that of head_dim */
+    double attn_softcap, final_softcap; /* of scores, of logits; 0: none */
 
     /* F_EXPERTS */
     int64_t n_experts, expert_inter; /* of a layer with experts; rows of gate and up of one expert */

@@ -39,7 +39,7 @@ void deferred_add(struct deferred_grads *d, struct gradient g)
 static size_t branch_bytes(const struct model *m, const struct branch *br, int first,
                            const struct call_shape *c, enum recompute recompute)
 {
-    enum { COPIES = 5 };
+    enum { COPIES = 8 };
     size_t el = dtype_size(m->dt), stream = (size_t)(c->own * m->hidden), sum = 64 * COPIES;
 
     sum += br->body.kind->deferred_bytes(&br->body, m, c, recompute);
@@ -49,6 +49,8 @@ static size_t branch_bytes(const struct model *m, const struct branch *br, int f
     if (br->flow == FLOW_END) /* its input is the last layer's output */
         return sum + (recompute == RECOMPUTE_FULL ? stream * el : 0);
     sum += stream * el;
+    if (br->after.kind != NORM_NONE) /* its gradient; its input and statistics */
+        sum += 2 * stream * el + norm_stats(&br->after, c->own) * sizeof(float);
     if (recompute != RECOMPUTE_NONE)
         sum += stream * el;
     if (recompute == RECOMPUTE_FULL)

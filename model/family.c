@@ -1,6 +1,7 @@
 /* family.c - see family.h. Names and defaults as in transformers. */
 #include "model/family.h"
 
+#include <math.h>
 #include <string.h>
 
 /* clang-format off */
@@ -25,7 +26,7 @@ static const struct param_row attention[] = {
       .init = INIT_ONES },
     { 0 }
 };
-static const struct param_row attention_extras[] = {
+static const struct param_row attention_biases[] = {
     { .kind = P_Q_BIAS, .name = LAYER "self_attn.q_proj.bias", .shape = { D_Q }, .split = SPLIT_HEADS,
       .init = INIT_ZEROS, .need = F_QKV_BIAS },
     { .kind = P_K_BIAS, .name = LAYER "self_attn.k_proj.bias", .shape = { D_KV }, .split = SPLIT_KV,
@@ -34,6 +35,9 @@ static const struct param_row attention_extras[] = {
       .init = INIT_ZEROS, .need = F_QKV_BIAS },
     { .kind = P_O_BIAS, .name = LAYER "self_attn.o_proj.bias", .shape = { D_HIDDEN },
       .init = INIT_ZEROS, .need = F_O_BIAS },
+    { 0 }
+};
+static const struct param_row head_norms[] = {
     { .kind = P_Q_NORM, .name = LAYER "self_attn.q_norm.weight", .shape = { D_HEAD },
       .init = INIT_ONES, .need = F_QK_NORM },
     { .kind = P_K_NORM, .name = LAYER "self_attn.k_norm.weight", .shape = { D_HEAD },
@@ -133,6 +137,20 @@ static const struct param_row gemma_attention[] = {
 static const struct param_row gemma_after_mlp[] = {
     { .kind = P_NORM_MLP_POST, .name = LAYER "post_feedforward_layernorm.weight", .shape = { D_HIDDEN },
       .init = INIT_ZEROS, .need = F_POST_NORM },
+    { 0 }
+};
+
+static const struct param_row gemma_extras[] = {
+    { .kind = P_Q_NORM, .name = LAYER "self_attn.q_norm.weight", .shape = { D_HEAD },
+      .init = INIT_ZEROS, .need = F_QK_NORM },
+    { .kind = P_K_NORM, .name = LAYER "self_attn.k_norm.weight", .shape = { D_HEAD },
+      .init = INIT_ZEROS, .need = F_QK_NORM },
+    { 0 }
+};
+static const struct param_row gemma_head[] = {
+    { .kind = P_NORM, .name = "model.norm.weight", .shape = { D_HIDDEN }, .init = INIT_ZEROS },
+    { .kind = P_HEAD, .name = "lm_head.weight", .shape = { D_VOCAB, D_HIDDEN }, .split = SPLIT_BLOCKS,
+      .need = F_UNTIED },
     { 0 }
 };
 
@@ -276,9 +294,21 @@ static const struct config_size gpt2_sizes[] = {
     SIZE("n_positions", max_pos),
     { 0 }
 };
+static const struct config_size neox_sizes[] = {
+    SIZE("hidden_size", hidden), SIZE("num_hidden_layers", n_layers), SIZE("num_attention_heads", n_heads),
+    SIZE("intermediate_size", inter), SIZE("vocab_size", vocab), SIZE("max_position_embeddings", max_pos),
+    { 0 }
+};
+static const struct config_number gemma_numbers[] = {
+    SIZE("query_pre_attn_scalar", query_scalar), SIZE("attn_logit_softcapping", attn_softcap),
+    SIZE("final_logit_softcapping", final_softcap), { 0 }
+};
 static const struct config_switch no_flags[] = { { 0 } };
 static const struct config_switch llama_flags[] = {
     { "attention_bias", F_QKV_BIAS | F_O_BIAS }, { "mlp_bias", F_MLP_BIAS }, { 0 }
+};
+static const struct config_switch neox_flags[] = {
+    { "attention_bias", F_QKV_BIAS | F_O_BIAS }, { "use_parallel_residual", F_PARALLEL }, { 0 }
 };
 static const struct config_switch bias_flags[] = { { "attention_bias", F_QKV_BIAS | F_O_BIAS }, { 0 } };
 static const struct config_switch qwen2_moe_flags[] = {
@@ -291,12 +321,13 @@ static const struct config_switch qwen3_moe_flags[] = {
 /* ---- families ---- */
 #define LLAMA_KEYS .eps_key = "rms_norm_eps", .act_key = "hidden_act", .acts = { "silu", "swish" }
 #define LLAMA_ROWS \
-    .first = llama_embed, .layer = { attention, gated_mlp, attention_extras, mlp_biases }, \
+    .first = llama_embed, .layer = { attention, gated_mlp, attention_biases, head_norms, mlp_biases }, \
     .last = llama_head
 #define GEMMA \
     .size = llama_sizes, .flag = bias_flags, .eps_key = "rms_norm_eps", .act_key = "hidden_activation", \
     .acts = { "gelu_pytorch_tanh" }, .first = llama_embed, \
-    .layer = { gemma_attention, gated_mlp, gemma_after_mlp, attention_extras }, .last = llama_head
+    .layer = { gemma_attention, gated_mlp, gemma_after_mlp, attention_biases, gemma_extras }, \
+    .last = gemma_head, .window = WINDOW_KEYED, .act = ACT_GEGLU, .number = gemma_numbers
 
 static const struct family families[] = {
     { .name = "llama", .architecture = "LlamaForCausalLM", .computed = 1,
@@ -322,25 +353,27 @@ static const struct family families[] = {
     { .name = "gpt2", .architecture = "GPT2LMHeadModel", .computed = 1,
       .features = F_QKV_BIAS | F_O_BIAS | F_MLP_BIAS | F_LAYER_NORM | F_POSITIONS | F_TRANSPOSED,
       .size = gpt2_sizes, .flag = no_flags, .eps_key = "layer_norm_epsilon", .act_key = "activation_function",
-      .acts = { "gelu_new", "gelu_pytorch_tanh" },
+      .acts = { "gelu_new", "gelu_pytorch_tanh" }, .act = ACT_GELU,
       .first = gpt2_embed, .layer = { gpt2_layer }, .last = gpt2_head,
       .defaults = { .hidden = 768, .n_layers = 12, .n_heads = 12, .vocab = 50257, .max_pos = 1024,
                     .bos = 50256, .eos = 50256, .eps = 1e-5, .tied = 1 } },
-    { .name = "gpt_neox", .architecture = "GPTNeoXForCausalLM",
-      .features = F_QKV_BIAS | F_O_BIAS | F_MLP_BIAS | F_LAYER_NORM,
-      .size = llama_sizes, .flag = bias_flags, .eps_key = "layer_norm_eps", .act_key = "hidden_act",
-      .acts = { "gelu" },
+    { .name = "gpt_neox", .architecture = "GPTNeoXForCausalLM", .computed = 1,
+      .features = F_QKV_BIAS | F_O_BIAS | F_MLP_BIAS | F_LAYER_NORM | F_PARALLEL,
+      .size = neox_sizes, .flag = neox_flags, .eps_key = "layer_norm_eps", .act_key = "hidden_act",
+      .acts = { "gelu" }, .act = ACT_GELU_ERF,
       .first = neox_embed, .layer = { neox_layer }, .last = neox_head,
       .defaults = { .hidden = 6144, .n_layers = 44, .n_heads = 64, .inter = 24576, .vocab = 50432,
-                    .max_pos = 2048, .bos = 0, .eos = 2, .eps = 1e-5 } },
-    { .name = "gemma2", .architecture = "Gemma2ForCausalLM",
-      .features = F_GATE | F_POST_NORM, GEMMA,
+                    .max_pos = 2048, .bos = 0, .eos = 2, .eps = 1e-5, .rotary = 0.25 } },
+    { .name = "gemma2", .architecture = "Gemma2ForCausalLM", .computed = 1,
+      .features = F_GATE | F_POST_NORM | F_PLUS_ONE | F_EMBED_FACTOR, GEMMA, .window_period = 2,
       .defaults = { .hidden = 2304, .n_layers = 26, .n_heads = 8, .n_kv = 4, .head_dim = 256, .inter = 9216,
-                    .vocab = 256000, .max_pos = 8192, .bos = 2, .eos = 1, .eps = 1e-6, .tied = 1 } },
-    { .name = "gemma3_text", .architecture = "Gemma3ForCausalLM",
-      .features = F_GATE | F_POST_NORM | F_QK_NORM, GEMMA,
+                    .vocab = 256000, .max_pos = 8192, .window = 4096, .bos = 2, .eos = 1, .eps = 1e-6,
+                    .tied = 1, .query_scalar = 256, .attn_softcap = 50, .final_softcap = 30 } },
+    { .name = "gemma3_text", .architecture = "Gemma3ForCausalLM", .computed = 1,
+      .features = F_GATE | F_POST_NORM | F_QK_NORM | F_PLUS_ONE | F_EMBED_FACTOR, GEMMA, .window_period = 6,
       .defaults = { .hidden = 2304, .n_layers = 26, .n_heads = 8, .n_kv = 4, .head_dim = 256, .inter = 9216,
-                    .vocab = 262208, .max_pos = 131072, .bos = 2, .eos = 1, .eps = 1e-6, .tied = 1 } },
+                    .vocab = 262208, .max_pos = 131072, .window = 4096, .bos = 2, .eos = 1, .eps = 1e-6,
+                    .tied = 1, .query_scalar = 256, .rope_theta = 1e6, .rope_local_theta = 1e4 } },
     { .name = "mixtral", .architecture = "MixtralForCausalLM", .computed = 1,
       .features = F_GATE | F_EXPERTS | F_NORM_TOPK, LLAMA_KEYS, .size = mixtral_sizes, .flag = no_flags,
       .first = llama_embed, .layer = { attention, mixtral_experts }, .last = llama_head,
@@ -351,7 +384,8 @@ static const struct family families[] = {
     { .name = "qwen2_moe", .architecture = "Qwen2MoeForCausalLM", .computed = 1,
       .features = F_GATE | F_QKV_BIAS | F_EXPERTS | F_SHARED, LLAMA_KEYS, .size = qwen2_moe_sizes,
       .flag = qwen2_moe_flags, .first = llama_embed,
-      .layer = { attention, gated_mlp, qwen3_experts, shared_expert, attention_extras }, .last = llama_head,
+      .layer = { attention, gated_mlp, qwen3_experts, shared_expert, attention_biases, head_norms },
+      .last = llama_head,
       .window = WINDOW_SWITCHED,
       .defaults = { .hidden = 2048, .n_layers = 24, .n_heads = 16, .n_kv = 16, .inter = 5632,
                     .vocab = 151936, .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1, .eps = 1e-6,
@@ -359,7 +393,7 @@ static const struct family families[] = {
     { .name = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM", .computed = 1,
       .features = F_GATE | F_QK_NORM | F_EXPERTS, LLAMA_KEYS,
       .size = qwen3_moe_sizes, .flag = qwen3_moe_flags,
-      .first = llama_embed, .layer = { attention, gated_mlp, qwen3_experts, attention_extras },
+      .first = llama_embed, .layer = { attention, gated_mlp, qwen3_experts, attention_biases, head_norms },
       .last = llama_head,
       .window = WINDOW_SWITCHED,
       .defaults = { .hidden = 2048, .n_layers = 24, .n_heads = 32, .n_kv = 4, .inter = 6144, .vocab = 151936,
@@ -368,7 +402,8 @@ static const struct family families[] = {
     { .name = "gpt_oss", .architecture = "GptOssForCausalLM", .computed = 1,
       .features = F_GATE | F_QKV_BIAS | F_O_BIAS | F_EXPERTS | F_NORM_TOPK, LLAMA_KEYS,
       .size = gpt_oss_sizes, .flag = bias_flags, .first = llama_embed,
-      .layer = { attention, gpt_oss_sinks, gpt_oss_experts, attention_extras }, .last = llama_head,
+      .layer = { attention, gpt_oss_sinks, gpt_oss_experts, attention_biases, head_norms },
+      .last = llama_head, .act = ACT_SWIGLU_CLAMPED,
       .window = WINDOW_KEYED, .window_period = 2,
       .defaults = { .hidden = 2880, .n_layers = 36, .n_heads = 64, .n_kv = 8, .head_dim = 64, .inter = 2880,
                     .vocab = 201088, .max_pos = 131072, .window = 128, .bos = -1, .eos = -1, .eps = 1e-5,
@@ -397,22 +432,32 @@ char *family_names(int computed, char out[256])
 /* ---- what a model consists of ---- */
 enum norm_kind family_norm(const struct model_config *c)
 {
-    return family_has(c, F_LAYER_NORM) ? NORM_LAYER : NORM_RMS;
+    if (family_has(c, F_LAYER_NORM))
+        return NORM_LAYER;
+    return family_has(c, F_PLUS_ONE) ? NORM_RMS_ONE : NORM_RMS;
 }
 
 void family_layer(const struct model_config *c, int layer, struct layer_spec *out)
 {
-    enum norm_kind norm = family_norm(c);
-    int64_t window = model_layer_window(c, layer);
-    enum act act = c->swiglu_limit > 0 ? ACT_SWIGLU_CLAMPED : family_has(c, F_GATE) ? ACT_SWIGLU : ACT_GELU;
-    struct clamp clamp = { (float)c->swiglu_limit, (float)c->swiglu_alpha };
-    enum body second = model_has_experts(c, layer) ? BODY_EXPERTS : BODY_MLP;
+    enum norm_kind norm = family_norm(c), after = family_has(c, F_POST_NORM) ? norm : NORM_NONE;
+    double scalar = c->query_scalar > 0 ? c->query_scalar : (double)c->head_dim;
+    struct branch_spec first = { .body = BODY_ATTENTION,
+                                 .norm = norm,
+                                 .norm_weight = P_NORM_ATTN,
+                                 .norm_after = after,
+                                 .norm_after_weight = P_NORM_ATTN_POST,
+                                 .window = model_layer_window(c, layer),
+                                 .scale = (float)(1.0 / sqrt(scalar)) };
+    struct branch_spec second = { .body = model_has_experts(c, layer) ? BODY_EXPERTS : BODY_MLP,
+                                  .norm = norm,
+                                  .norm_weight = P_NORM_MLP,
+                                  .norm_after = after,
+                                  .norm_after_weight = P_NORM_MLP_POST,
+                                  .act = c->family->act,
+                                  .clamp = { (float)c->swiglu_limit, (float)c->swiglu_alpha } };
 
-    *out = (struct layer_spec){
-        .n = 2,
-        .branch = { { .body = BODY_ATTENTION, .norm = norm, .norm_weight = P_NORM_ATTN, .window = window },
-                    { .body = second, .norm = norm, .norm_weight = P_NORM_MLP, .act = act, .clamp = clamp } },
-    };
+    first.local_rope = first.window > 0 && c->rope_local_theta > 0;
+    *out = (struct layer_spec){ .n = 2, .parallel = family_has(c, F_PARALLEL), .branch = { first, second } };
 }
 
 struct expert_router family_router(const struct model_config *c)
@@ -423,6 +468,11 @@ struct expert_router family_router(const struct model_config *c)
                                    .n_groups = 1,
                                    .groups_kept = 1,
                                    .factor = 1 };
+}
+
+double family_embed_factor(const struct model_config *c)
+{
+    return family_has(c, F_EMBED_FACTOR) ? sqrt((double)c->hidden) : 0;
 }
 
 int family_has(const struct model_config *c, unsigned features)

@@ -14,15 +14,18 @@ enum feature {
     F_QKV_BIAS = 1 << 2,
     F_O_BIAS = 1 << 3,
     F_MLP_BIAS = 1 << 4,
-    F_QK_NORM = 1 << 5,    /* RMS norm of every q and k head, before rope */
-    F_LAYER_NORM = 1 << 6, /* layer norms, with biases; else RMS norms */
-    F_POSITIONS = 1 << 7,  /* a learned table of positions; else rope */
-    F_TRANSPOSED = 1 << 8, /* matrices of the layers are stored [in][out] */
-    F_WINDOW = 1 << 9,     /* sliding-window attention, in some layers or all */
-    F_POST_NORM = 1 << 10, /* norms behind attention and MLP too */
-    F_EXPERTS = 1 << 11,   /* a router and experts instead of the MLP, in some layers or all */
-    F_NORM_TOPK = 1 << 12, /* the weights of a token's experts are divided by their sum */
-    F_SHARED = 1 << 13     /* an expert that every token takes, times a gate of its own */
+    F_QK_NORM = 1 << 5,       /* RMS norm of every q and k head, before rope */
+    F_LAYER_NORM = 1 << 6,    /* layer norms, with biases; else RMS norms */
+    F_POSITIONS = 1 << 7,     /* a learned table of positions; else rope */
+    F_TRANSPOSED = 1 << 8,    /* matrices of the layers are stored [in][out] */
+    F_WINDOW = 1 << 9,        /* sliding-window attention, in some layers or all */
+    F_POST_NORM = 1 << 10,    /* norms behind attention and MLP too */
+    F_EXPERTS = 1 << 11,      /* a router and experts instead of the MLP, in some layers or all */
+    F_NORM_TOPK = 1 << 12,    /* the weights of a token's experts are divided by their sum */
+    F_SHARED = 1 << 13,       /* an expert that every token takes, times a gate of its own */
+    F_PLUS_ONE = 1 << 14,     /* RMS norms multiply by 1 + w */
+    F_EMBED_FACTOR = 1 << 15, /* the embedding times the root of the hidden size */
+    F_PARALLEL = 1 << 16      /* attention and MLP read the same residual stream */
 };
 
 /* ---- rows: one for each parameter of a unit ---- */
@@ -89,10 +92,12 @@ struct param_row {
 };
 
 /* ---- what a model consists of: computed from these alone, no other file asks for features ---- */
-enum norm_kind { NORM_NONE, NORM_RMS, NORM_LAYER };
+enum norm_kind { NORM_NONE, NORM_RMS, NORM_RMS_ONE /* times 1 + w */, NORM_LAYER };
 enum act {
     ACT_SWIGLU, /* silu(gate) up */
-    ACT_GELU,
+    ACT_GELU,   /* in its tanh form */
+    ACT_GEGLU,  /* gelu(gate) up */
+    ACT_GELU_ERF,
     ACT_SWIGLU_CLAMPED /* of one matrix, gate and up alternating: the op swiglu_clamped */
 };
 enum body { BODY_ATTENTION, BODY_MLP, BODY_EXPERTS };
@@ -101,13 +106,18 @@ struct branch_spec {
     enum body body;
     enum norm_kind norm;
     enum param_kind norm_weight;
+    enum norm_kind norm_after; /* of the body's output, before it is added */
+    enum param_kind norm_after_weight;
     int64_t window;     /* attention: positions that a token sees, 0: all */
+    int local_rope;     /* attention: RoPE has rope_local_theta */
+    float scale;        /* attention: of the scores */
     enum act act;       /* MLP, experts */
     struct clamp clamp; /* ACT_SWIGLU_CLAMPED */
 };
 #define LAYER_BRANCHES 2
 struct layer_spec {
     int n;
+    int parallel; /* all branches read the stream that the layer begins with */
     struct branch_spec branch[LAYER_BRANCHES];
 };
 /* The branches of a layer, in the order of computation. */
@@ -116,6 +126,8 @@ void family_layer(const struct model_config *c, int layer, struct layer_spec *ou
 enum norm_kind family_norm(const struct model_config *c);
 /* How the router of a layer with experts chooses. Its bias is not set. */
 struct expert_router family_router(const struct model_config *c);
+/* The embedding is multiplied by this; 0: it is not. */
+double family_embed_factor(const struct model_config *c);
 /* 1: a table of positions is added to the embedding; 0: RoPE. */
 int family_learns_positions(const struct model_config *c);
 
@@ -127,6 +139,11 @@ void family_set(struct model_config *c, unsigned features, int on);
 
 /* An int64_t of struct model_config. */
 struct config_size {
+    const char *key;
+    size_t member;
+};
+/* A double of struct model_config; null in the file is 0. */
+struct config_number {
     const char *key;
     size_t member;
 };
@@ -147,10 +164,12 @@ enum window_rule {
 struct family {
     const char *name; /* model_type */
     const char *architecture;
-    unsigned features;                /* of every model of the family */
-    int computed;                     /* else reshard alone knows it */
-    const struct config_size *size;   /* ends with key NULL */
-    const struct config_switch *flag; /* likewise */
+    unsigned features;                  /* of every model of the family */
+    int computed;                       /* else reshard alone knows it */
+    const struct config_size *size;     /* ends with key NULL */
+    const struct config_switch *flag;   /* likewise */
+    const struct config_number *number; /* likewise, or NULL */
+    enum act act;
     const char *eps_key, *act_key;
     enum window_rule window;
     int window_period;   /* every so many layers one sees all positions: the last of them; 0: none does */
@@ -161,7 +180,9 @@ struct family {
         int tied;
         int64_t n_experts, expert_inter, experts_per_token, shared_inter;
         double swiglu_limit, swiglu_alpha;
-    } defaults; /* of transformers; 0: follows from the others */
+        double query_scalar, attn_softcap, final_softcap;
+        double rope_theta, rope_local_theta, rotary; /* rotary: rope_dim / head_dim */
+    } defaults;                                      /* of transformers; 0: follows from the others */
     /* The rows of the first unit, of the last one, and of a layer: lists one behind the other. */
     const struct param_row *first, *last, *layer[ROW_LISTS];
 };

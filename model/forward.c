@@ -12,11 +12,15 @@ static void carve_layer(const struct model *m, const struct forward_work *w, int
     struct call_shape c = { .n_seq = 1, .rows = rows, .own = rows };
 
     memset(b, 0, sizeof *b);
+    if (unit_has_side(u))
+        b->side = arena_take(a, (size_t)(rows * m->hidden) * dtype_size(m->dt));
     for (int i = 0; i < u->n_branches; i++) {
         u->branch[i].body.kind->carve(&u->branch[i].body, m, &c, &from, &b->branch[i]);
         b->branch[i].x = w->x;
         b->branch[i].h = w->h;
         b->branch[i].stat = w->stat;
+        b->branch[i].o = w->h; /* the body has read its input */
+        b->branch[i].o_stat = w->stat;
     }
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/alter.h"
+#include "kernels/fn.h"
 #include "model/units.h"
 
 static int set_stages(struct model *m, const struct layout *l, int pp_rank, struct err *e)
@@ -38,6 +39,9 @@ static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
     m->hidden = c->hidden;
     m->n_layers = c->n_layers;
     m->vocab = c->vocab;
+    m->embed_factor = (float)family_embed_factor(c);
+    if (m->dt == DT_BF16 && !ALTERED("embed_factor"))
+        m->embed_factor = fn_round_bf16(m->embed_factor);
     m->vocab_begin = block_begin(c->vocab, g, first);
     m->vocab_n = block_begin(c->vocab, g, first + each) - m->vocab_begin;
     m->of_hidden = leaves_cut(leaves_of(c->hidden, g, 0, g), m->fast || ALTERED("leaves_hidden"));
@@ -64,10 +68,17 @@ out:
     return rc;
 }
 
+static int open_rope(struct model *m, int which)
+{
+    size_t bytes = sizeof(float) * (size_t)(m->max_pos * (m->table.cfg.rope_dim / 2));
+    m->rope[which].cos = dev_alloc(m->dev, MEM_WORK, bytes);
+    m->rope[which].sin = dev_alloc(m->dev, MEM_WORK, bytes);
+    return m->rope[which].cos && m->rope[which].sin;
+}
+
 /* Memory that the model has beside weights and activations. */
 static int open_tables(struct model *m, struct err *e)
 {
-    size_t rope = sizeof(float) * (size_t)(m->max_pos * (m->table.cfg.head_dim / 2));
     int ok;
 
     m->sum_rows = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(m->max_rows * m->hidden));
@@ -81,9 +92,8 @@ static int open_tables(struct model *m, struct err *e)
         m->pos = calloc((size_t)m->max_rows, sizeof *m->pos);
         ok = ok && m->pos;
     } else {
-        m->rope_cos = dev_alloc(m->dev, MEM_WORK, rope);
-        m->rope_sin = dev_alloc(m->dev, MEM_WORK, rope);
-        ok = ok && m->rope_cos && m->rope_sin;
+        ok = ok && open_rope(m, ROPE_GLOBAL) &&
+             (!(m->table.cfg.rope_local_theta > 0) || open_rope(m, ROPE_LOCAL));
     }
     if (!ok)
         return err_set(
@@ -136,8 +146,10 @@ void model_close(struct model *m)
     struct err ignored;
     if (m->dev) {
         comm_free_shared(m->tp, m->all_rows, &ignored);
-        dev_free(m->dev, m->rope_cos);
-        dev_free(m->dev, m->rope_sin);
+        for (int i = 0; i < ROPE_TABLES; i++) {
+            dev_free(m->dev, m->rope[i].cos);
+            dev_free(m->dev, m->rope[i].sin);
+        }
         comm_free(m->tp, m->sum_rows);
         comm_free(m->tp, m->stat);
         mem_free(m->dev->mem, m->lists);

@@ -33,6 +33,13 @@ struct router_losses {
     float z;        /* dL/dlse is this times lse, lse = log sum exp of a token's logits (Zoph et al. 2022) */
 };
 
+/* cos and sin of positions, [max_pos][rope_dim / 2]; NULL: there are none. */
+struct rope_table {
+    float *cos, *sin;
+};
+/* ROPE_LOCAL: of layers with a window, where these have a theta of their own */
+enum { ROPE_GLOBAL, ROPE_LOCAL, ROPE_TABLES };
+
 struct unit; /* units.h */
 struct model {
     struct param_table table;
@@ -46,6 +53,7 @@ struct model {
     int fast;  /* --numerics fast */
     int grain; /* the GRAIN that runs (layout_grain) */
     int64_t hidden, n_layers, vocab;
+    float embed_factor;           /* on the embedding, in dt; 0: none */
     int64_t vocab_begin, vocab_n; /* this rank's part of the vocabulary */
     struct leaves of_hidden;      /* blocks of the hidden size */
     struct leaves of_vocab;       /* this rank's blocks of the vocabulary */
@@ -56,8 +64,8 @@ struct model {
 
     /* from here on: set by model_open only */
     int64_t max_rows, max_pos;
-    int learned_positions;      /* a table of positions instead of RoPE */
-    float *rope_cos, *rope_sin; /* [max_pos][head_dim / 2]; NULL: positions are learned */
+    int learned_positions; /* a table of positions instead of RoPE */
+    struct rope_table rope[ROPE_TABLES];
     int64_t rope_n;  /* positions in the tables so far: they grow with use (a context may have millions) */
     float *sum_rows; /* comm memory [max_rows][hidden]: partial sums over tp */
     void *all_rows;  /* dt [max_rows][hidden], once a machine: gathered rows; NULL: shares is 1 */

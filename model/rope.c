@@ -26,7 +26,7 @@ static double clip01(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
  * are divided by the factor, between is a ramp. */
 static double yarn_frequency(const struct model_config *c, int64_t i, double f)
 {
-    double dim = (double)c->head_dim, turns[2] = { c->yarn_fast, c->yarn_slow }, bound[2];
+    double dim = (double)c->rope_dim, turns[2] = { c->yarn_fast, c->yarn_slow }, bound[2];
     for (int k = 0; k < 2; k++)
         bound[k] = dim * fm_log((double)c->rope_original_max_pos / (turns[k] * 2 * PI)) /
                    (2 * fm_log(c->rope_theta));
@@ -45,13 +45,13 @@ static double yarn_attention(const struct model_config *c)
     return c->rope_factor > 1 ? 0.1 * fm_log(c->rope_factor) + 1 : 1;
 }
 
-/* cos, sin: [to - from][head_dim / 2] */
+/* cos, sin: [to - from][rope_dim / 2] */
 static void rope_fill(const struct model_config *c, int64_t from, int64_t to, float *cos, float *sin)
 {
-    int64_t half = c->head_dim / 2;
+    int64_t half = c->rope_dim / 2;
     double scale = yarn_attention(c);
     for (int64_t i = 0; i < half; i++) {
-        double f = 1.0 / fm_pow(c->rope_theta, (double)(2 * i) / (double)c->head_dim);
+        double f = 1.0 / fm_pow(c->rope_theta, (double)(2 * i) / (double)c->rope_dim);
         if (c->rope == ROPE_LINEAR)
             f /= c->rope_factor;
         if (c->rope == ROPE_LLAMA3)
@@ -65,21 +65,45 @@ static void rope_fill(const struct model_config *c, int64_t from, int64_t to, fl
     }
 }
 
-int rope_extend(struct model *m, int64_t n, struct err *e)
+/* The config as layers with a window have it: a theta of their own, no scaling. */
+static struct model_config local_config(const struct model_config *c)
 {
-    int64_t from = m->rope_n, to = n > 2 * from ? n : 2 * from, half = m->table.cfg.head_dim / 2;
-    if (!m->rope_cos || n <= from)
-        return 0;
-    to = to < m->max_pos ? to : m->max_pos;
+    struct model_config local = *c;
+    local.rope_theta = c->rope_local_theta;
+    local.rope = ROPE_DEFAULT;
+    return local;
+}
+
+static int table_extend(struct model *m, const struct model_config *c, struct rope_table *t, int64_t to,
+                        struct err *e)
+{
+    int64_t from = m->rope_n, half = c->rope_dim / 2;
     size_t bytes = sizeof(float) * (size_t)((to - from) * half);
-    float *cos = dev_stage(m->dev, m->rope_cos + from * half, bytes),
-          *sin = dev_stage(m->dev, m->rope_sin + from * half, bytes);
+    float *cos = dev_stage(m->dev, t->cos + from * half, bytes),
+          *sin = dev_stage(m->dev, t->sin + from * half, bytes);
+
     if (cos && sin)
-        rope_fill(&m->table.cfg, from, to, cos, sin);
-    dev_unstage(m->dev, m->rope_cos + from * half, cos, bytes);
-    dev_unstage(m->dev, m->rope_sin + from * half, sin, bytes);
+        rope_fill(c, from, to, cos, sin);
+    dev_unstage(m->dev, t->cos + from * half, cos, bytes);
+    dev_unstage(m->dev, t->sin + from * half, sin, bytes);
     if (!cos || !sin)
         return err_set(e, ERR_MEMORY, "no memory for the turns of %lld positions", (long long)to);
-    m->rope_n = to;
     return 0;
+}
+
+int rope_extend(struct model *m, int64_t n, struct err *e)
+{
+    int64_t from = m->rope_n, to = n > 2 * from ? n : 2 * from;
+    struct model_config of[ROPE_TABLES] = { m->table.cfg, local_config(&m->table.cfg) };
+    int rc = 0;
+
+    if (n <= from)
+        return 0;
+    to = to < m->max_pos ? to : m->max_pos;
+    for (int i = 0; rc >= 0 && i < ROPE_TABLES; i++)
+        if (m->rope[i].cos)
+            rc = table_extend(m, &of[i], &m->rope[i], to, e);
+    if (rc >= 0)
+        m->rope_n = to;
+    return rc;
 }

@@ -11,13 +11,13 @@ static const struct sublayer_kind *const kind_of[] = {
     [BODY_EXPERTS] = &sublayer_experts,
 };
 
-static struct norm norm_of(const struct model *m, int unit, const struct branch_spec *spec)
+static struct norm norm_of(const struct model *m, int unit, enum norm_kind kind, enum param_kind weight)
 {
-    struct norm n = { spec->norm, -1, -1 };
+    struct norm n = { kind, -1, -1 };
     if (n.kind == NORM_NONE)
         return n;
-    n.weight = model_part(m, unit, spec->norm_weight);
-    n.bias = model_part(m, unit, param_bias(spec->norm_weight));
+    n.weight = model_part(m, unit, weight);
+    n.bias = model_part(m, unit, param_bias(weight));
     return n;
 }
 
@@ -33,7 +33,8 @@ static void add_branch(struct model *m, int unit, enum flow flow, const struct s
     struct sublayer *s = &b->body;
 
     b->flow = flow;
-    b->norm = norm_of(m, unit, spec);
+    b->norm = norm_of(m, unit, spec->norm, spec->norm_weight);
+    b->after = norm_of(m, unit, spec->norm_after, spec->norm_after_weight);
     s->kind = kind;
     s->unit = unit;
     s->layer = unit > 0 && unit <= m->n_layers ? unit - 1 : -1;
@@ -61,6 +62,7 @@ int units_open(struct model *m, int tp_rank, struct err *e)
     for (int u = 1; u < last; u++) {
         struct layer_spec spec;
         family_layer(c, u - 1, &spec);
+        m->unit[u].parallel = spec.parallel;
         for (int i = 0; m->local.unit[u].n && i < spec.n; i++)
             add_branch(m, u, FLOW_ADD, kind_of[spec.branch[i].body], &spec.branch[i], tp_rank);
     }

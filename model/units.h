@@ -2,8 +2,10 @@
  *
  * A unit (embedding, a decoder layer, the head) is a list of branches. A branch is a norm and a body:
  *
- *     x ──┬── norm ── gather over sp ── body ── sum over tp (tree order) ── bias ──(+)── x of the next branch
- *         └──────────────────────────────────────────────────────────────────────┘
+ *     x ──┬── norm ── gather over sp ── body ── sum over tp (tree order) ── bias ── (norm) ──(+)── next x
+ *         └───────────────────────────────────────────────────────────────────────────────┘
+ *
+ * In a parallel unit all branches read the same x, and their outputs are added to it together.
  *
  * The walker (walker.c) owns everything between bodies, in both directions. A body is one file in sublayer/
  * and one row, struct sublayer_kind; it owns its weights, packs, buffers and gradients. Which branches a
@@ -42,6 +44,8 @@ struct pack_plan {
 struct attention {
     int n_heads, n_kv, head_dim;
     int64_t window;         /* positions that a token sees, 0: all */
+    float scale, softcap;   /* of the scores (struct attn) */
+    int rope;               /* which of the model's tables */
     size_t page_off;        /* bytes: where this layer begins in a page that holds all layers */
     struct leaves of_heads; /* this rank's blocks of the query rows */
     struct leaves of_kv;    /* this rank's blocks of the kv rows, counted from kv_begin */
@@ -91,10 +95,12 @@ enum flow {
 struct branch {
     enum flow flow;
     struct norm norm;
+    struct norm after; /* of the body's output, before it is added; NORM_NONE: none */
     struct sublayer body;
 };
 struct unit {
     int n_branches, n_packs;
+    int parallel; /* all branches read the stream that the unit begins with */
     struct branch branch[UNIT_BRANCHES];
 };
 
@@ -202,6 +208,8 @@ struct branch_buf {
     void *x;     /* dt [own][hidden]: the residual stream coming in */
     void *h;     /* dt [own][hidden]: its norm */
     float *stat; /* [own] roots of the norm; layer norms: then [own] means */
+    void *o;     /* dt [own][hidden]: the body's output, where a norm comes after it */
+    float *o_stat;
     union {
         struct attention_buf attention;
         struct mlp_buf mlp;
@@ -211,6 +219,9 @@ struct branch_buf {
 };
 struct unit_buf {
     struct branch_buf branch[UNIT_BRANCHES];
+    /* dt [own][hidden], where branches are parallel or norms come after bodies. Forward: the first branch's
+     * output. Backward: the gradient of a body's output. */
+    void *side;
 };
 
 /* ---- one pass over rows ---- */
@@ -356,6 +367,8 @@ static inline struct mat rows_of(const void *p, enum dtype dt, int64_t rows, int
 /* The walker's own buffers of a unit's branches, then the bodies'. One set of buffers a unit. */
 void unit_carve(const struct model *m, const struct unit *u, const struct call_shape *c,
                 const struct carver *from, struct unit_buf *b);
+/* Does the unit use unit_buf.side? */
+int unit_has_side(const struct unit *u);
 /* Forward of a unit. x_out: where the stream goes behind its last branch (FLOW_END: unused). */
 int unit_forward(struct pass *p, const struct unit *u, struct unit_buf *b, void *x_out, struct err *e);
 /* Backward: p->w's dx is the gradient of the stream behind the unit, then that before it. */
@@ -363,8 +376,9 @@ int unit_backward(struct pass *p, const struct unit *u, struct unit_buf *b, stru
 /* What forward did not keep, again: the same bits from the same inputs. */
 int unit_recompute(struct pass *p, const struct unit *u, struct unit_buf *b, enum recompute how,
                    struct err *e);
-/* For bodies, in backward: all rows of the stream's gradient; all rows of the norm's output, for products and
- * weight gradients. With sequence parallelism both use one buffer: the next call overwrites it. */
+/* For bodies, in backward: all rows of the gradient of their output; all rows of the norm's output, for
+ * products and weight gradients. With sequence parallelism both use one buffer: the next call overwrites
+ * it. */
 int walk_dx(const struct pass *p, struct mat *dx, struct err *e);
 int walk_input(const struct pass *p, const struct branch_buf *b, struct mat *h, struct err *e);
 /* The record of a product, and dX of matrices that share their input: into m->sum_rows, one accumulator. */
@@ -431,6 +445,7 @@ struct train_work {
     int32_t *pos;         /* [rows], of the host; NULL: no learned positions */
     void *x_last;         /* dt [own][hidden]: the stream behind the last layer */
     void *dx;             /* dt [own][hidden] */
+    void *dx_body; /* dt [own][hidden]: the gradient of the output of the body at hand, dx or another */
     /* comm memory [n_seq][width]: a norm's gradients, leaf by leaf; NULL: tokens are not shared */
     float *norm_leaf;
     /* borrowed: where the next backward leaves its weight gradients; NULL: nowhere */

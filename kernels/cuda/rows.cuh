@@ -30,7 +30,7 @@ template <enum dtype dt> static __global__ void norm_kernel(const struct norm_jo
     }
     __syncthreads();
     for (int64_t i = threadIdx.x; i < n; i += ROW_THREADS) {
-        const float y = x[i] * *r * get(a.w, dt, i);
+        const float y = x[i] * *r * norm_weight(a.w, dt, i, a.base);
         if (dt == DT_BF16)
             ((uint16_t *)to)[i] = fn_to_bf16(y);
         else
@@ -38,11 +38,12 @@ template <enum dtype dt> static __global__ void norm_kernel(const struct norm_jo
     }
 }
 
-static void wide_rms_norm(struct dev *d, struct mat y, float *rstd, struct mat x, const void *w, float eps)
+static void wide_rms_norm(struct dev *d, struct mat y, float *rstd, struct mat x, const void *w, int plus_one,
+                          float eps)
 {
-    const struct norm_job a = { y, x, w, rstd, eps };
+    const struct norm_job a = { y, x, w, norm_base(plus_one), rstd, eps };
     if (x.cols > NORM_MOST || x.rows > INT32_MAX)
-        op_rms_norm(d, y, rstd, x, w, eps);
+        op_rms_norm(d, y, rstd, x, w, plus_one, eps);
     else if (x.rows > 0)
         cuda_launch(d, x.dt == DT_BF16 ? norm_kernel<DT_BF16> : norm_kernel<DT_F32>, (unsigned)x.rows,
                     ROW_THREADS, (size_t)(x.cols + 1) * sizeof(float), a);

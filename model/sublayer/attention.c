@@ -4,12 +4,12 @@
  * first. */
 #include "model/units.h"
 
-#include <math.h>
 #include "base/alter.h"
 
-enum { Q, K, V, O, Q_BIAS, K_BIAS, V_BIAS, O_BIAS, Q_NORM, K_NORM, SINKS, SLOTS };
-static const enum param_kind slots[SLOTS] = { P_Q,      P_K,      P_V,      P_O,      P_Q_BIAS, P_K_BIAS,
-                                              P_V_BIAS, P_O_BIAS, P_Q_NORM, P_K_NORM, P_SINKS };
+enum { Q, K, V, O, Q_BIAS, K_BIAS, V_BIAS, O_BIAS, Q_NORM, K_NORM, SINKS, QKV, QKV_BIAS, SLOTS };
+static const enum param_kind slots[SLOTS] = { P_Q,      P_K,      P_V,       P_O,      P_Q_BIAS,
+                                              P_K_BIAS, P_V_BIAS, P_O_BIAS,  P_Q_NORM, P_K_NORM,
+                                              P_SINKS,  P_QKV,    P_QKV_BIAS };
 enum { PACK_QKV, PACK_O };
 
 static int64_t q_cols(const struct sublayer *s)
@@ -22,6 +22,8 @@ static int64_t kv_cols(const struct sublayer *s)
 }
 static int64_t qkv_cols(const struct sublayer *s) { return q_cols(s) + 2 * kv_cols(s); }
 static int has_sinks(const struct sublayer *s) { return s->part[SINKS] >= 0; }
+/* q k v are one matrix, head by head, and so are the columns of its output. */
+static int is_by_head(const struct sublayer *s) { return s->part[QKV] >= 0; }
 static int heads_normed(const struct sublayer *s) { return s->part[Q_NORM] >= 0; }
 
 /* First kv row of block g. Heads are grouped by c = gcd(kv heads, GRAIN), each group's rows cut into GRAIN /
@@ -57,6 +59,9 @@ static void shape(struct sublayer *s, const struct model *m, const struct branch
     a->n_kv = tp > c->n_kv ? 1 : (int)(c->n_kv / tp);
     a->head_dim = (int)c->head_dim;
     a->window = spec->window;
+    a->scale = spec->scale;
+    a->softcap = (float)c->attn_softcap;
+    a->rope = spec->local_rope ? ROPE_LOCAL : ROPE_GLOBAL;
     a->page_off = model_page_bytes(m) * (size_t)s->layer;
     a->of_heads = leaves_cut(leaves_of(c->n_heads * c->head_dim, g, first, each), one);
     a->of_kv = leaves_cut(kv_leaves(c, g, first, each), one);
@@ -68,6 +73,8 @@ static void shape(struct sublayer *s, const struct model *m, const struct branch
 
     s->n_packs = 2;
     s->pack[PACK_QKV] = (struct pack_plan){ 3, { Q, K, V }, qkv_cols(s), m->hidden, m->of_hidden, 0 };
+    if (is_by_head(s))
+        s->pack[PACK_QKV] = (struct pack_plan){ 1, { QKV }, qkv_cols(s), m->hidden, m->of_hidden, 0 };
     s->pack[PACK_O] = (struct pack_plan){ 1, { O }, m->hidden, q_cols(s), a->of_heads, 0 };
 }
 
@@ -111,18 +118,27 @@ static struct attn sequences(const struct pass *p, const struct sublayer *s)
                           .n_kv = a->n_kv,
                           .head_dim = a->head_dim,
                           .dt = p->m->dt,
-                          .scale = (float)(1.0 / sqrt((double)a->head_dim)),
+                          .scale = a->scale,
+                          .softcap = a->softcap,
                           .window = a->window,
                           .sink = weight_at(p, s->part[SINKS]),
+                          .rope_dim = (int)p->m->table.cfg.rope_dim,
+                          .by_head = is_by_head(s),
                           .page_off = p->whole_pages ? a->page_off : 0,
                           .n_seq = p->n_seq,
                           .seq = p->seq };
 }
 
+static const struct rope_table *rope_of(const struct pass *p, const struct sublayer *s)
+{
+    return &p->m->rope[s->attention.rope];
+}
+
 static struct head_norm head_norms(const struct pass *p, const struct sublayer *s)
 {
+    const struct model_config *c = &p->m->table.cfg;
     return (struct head_norm){ weight_at(p, s->part[Q_NORM]), weight_at(p, s->part[K_NORM]),
-                               (float)p->m->table.cfg.norm_eps };
+                               (float)c->norm_eps, family_norm(c) == NORM_RMS_ONE };
 }
 
 static int forward(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct mat h,
@@ -135,13 +151,15 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     struct mat qkv = rows_of(buf->qkv, DT_F32, rows, qkv_cols(s)), q = rows_of(buf->q, m->dt, rows, heads);
     struct mat o = rows_of(buf->o, m->dt, rows, heads);
     struct head_norm norm = head_norms(p, s);
+    const struct rope_table *rope = rope_of(p, s);
 
     (void)e;
     KERNEL(m->dev, linear, qkv, h, weight_pack(p, s, PACK_QKV));
     walk_bias(p, s->part[Q_BIAS], qkv, 0, heads);
     walk_bias(p, s->part[K_BIAS], qkv, heads, kv);
     walk_bias(p, s->part[V_BIAS], qkv, heads + kv, kv);
-    KERNEL(m->dev, rope_store, &a, q, qkv, heads_normed(s) ? &norm : NULL, m->rope_cos, m->rope_sin);
+    walk_bias(p, s->part[QKV_BIAS], qkv, 0, qkv.cols);
+    KERNEL(m->dev, rope_store, &a, q, qkv, heads_normed(s) ? &norm : NULL, rope->cos, rope->sin);
     KERNEL(m->dev, attn, &a, o, buf->lse, q);
     KERNEL(m->dev, linear, rows_of(m->sum_rows, DT_F32, rows, m->hidden), o, weight_pack(p, s, PACK_O));
     return 0;
@@ -195,7 +213,7 @@ static int head_norms_back(const struct pass *p, const struct sublayer *s, struc
     float *leaf = buf->head_leaf;
     struct seqs seqs = seqs_of(n_seq, p->r.len, m->grain);
 
-    KERNEL(m->dev, rope_back, a, dq, dk, m->rope_cos, m->rope_sin);
+    KERNEL(m->dev, rope_back, a, dq, dk, rope_of(p, s)->cos, rope_of(p, s)->sin);
     KERNEL(m->dev, head_norm_dw, leaf, width, dq, xq, a->n_heads, norm.eps, seqs);
     KERNEL(m->dev, head_norm_dw, leaf + hd, width, dk, xk, a->n_kv, norm.eps, seqs);
     int counts = m->local.part[s->part[K]].owner || ALTERED("head_norm_replicas");
@@ -212,8 +230,8 @@ static int head_norms_back(const struct pass *p, const struct sublayer *s, struc
                            e);
     if (rc < 0)
         return rc;
-    KERNEL(m->dev, head_norm_dx, dq, xq, a->n_heads, norm.q, m->dt, norm.eps);
-    KERNEL(m->dev, head_norm_dx, dk, xk, a->n_kv, norm.k, m->dt, norm.eps);
+    KERNEL(m->dev, head_norm_dx, dq, xq, a->n_heads, norm.q, m->dt, norm.plus_one, norm.eps);
+    KERNEL(m->dev, head_norm_dx, dk, xk, a->n_kv, norm.k, m->dt, norm.plus_one, norm.eps);
     return 0;
 }
 
@@ -262,6 +280,7 @@ static int core_backward(const struct pass *p, const struct sublayer *s, struct 
     struct mat dk = rows_of(buf->dkv, DT_F32, rows, kv), dv = rows_of(buf->dkv + rows * kv, DT_F32, rows, kv);
     struct attn a = sequences(p, s);
     struct attn_kept kept = { o, q, buf->lse };
+    const struct rope_table *rope = rope_of(p, s);
     char *to = buf->transposed;
     struct mat weight = weight_rows(p, s->part[O], 0, m->hidden, &to), dx;
     int rc;
@@ -280,7 +299,7 @@ static int core_backward(const struct pass *p, const struct sublayer *s, struct 
     if (has_sinks(s))
         TRY(sinks_back(p, s, buf, &a, d_out, kept, e));
     if (m->kv_group && ALTERED("kv_replicas")) {
-        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
+        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, rope->cos, rope->sin);
         replica_dx(p, s, dqkv);
     }
     if (m->kv_group)
@@ -291,29 +310,28 @@ static int core_backward(const struct pass *p, const struct sublayer *s, struct 
         TRY(head_norms_back(p, s, buf, &a, dq, dk, e));
         KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, NULL, NULL);
     } else {
-        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
+        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, rope->cos, rope->sin);
     }
     rc = 0;
 out:
     return rc;
 }
 
-static int backward(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct err *e)
+/* d(norm's output) of q, k and v by matrices of their own: one reduction, leaf by leaf q, then k, then v. */
+static int qkv_backward(const struct pass *p, const struct sublayer *s, struct attention_buf *buf,
+                        struct mat dqkv, struct mat h, struct err *e)
 {
-    struct model *m = p->m;
+    const struct model *m = p->m;
     const struct attention *at = &s->attention;
-    struct attention_buf *buf = &b->attention;
     int64_t heads = q_cols(s), kv = kv_cols(s);
     int64_t begin[3] = { 0, heads, heads + kv }, size[3] = { heads, kv, kv };
     int64_t own_kv =
         at->of_kv.end[at->of_kv.n - 1]; /* rows of this rank's blocks: fewer than kv where replicated */
-    struct mat dqkv = rows_of(buf->dqkv, m->dt, rows_all(&p->r), qkv_cols(s)), h, dy[3], weight[3];
+    struct mat dy[3], weight[3];
     struct leaves leaves[3] = { at->of_heads, at->of_kv, at->of_kv };
     char *to = buf->transposed;
     int rc;
 
-    TRY(core_backward(p, s, buf, dqkv, e));
-    TRY(walk_input(p, b, &h, e));
     for (int i = 0; i < 3; i++) {
         int64_t first = i ? at->kv_begin : 0;
         TRY(walk_product(p, s, Q + i, Q_BIAS + i, mat_cols(dqkv, begin[i], size[i]), h, e));
@@ -323,6 +341,36 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     if (!m->kv_group || !ALTERED("kv_replicas"))
         walk_dx_of(p, 3, dy, weight, leaves);
     rc = 0;
+out:
+    return rc;
+}
+
+/* The same by one matrix, as it lies: the heads of a leaf one after the other, each its q, k and v. */
+static int by_head_backward(const struct pass *p, const struct sublayer *s, struct attention_buf *buf,
+                            struct mat dqkv, struct mat h, struct err *e)
+{
+    char *to = buf->transposed;
+    struct mat weight = weight_rows(p, s->part[QKV], 0, dqkv.cols, &to);
+    struct leaves leaves = s->attention.of_heads;
+    int rc = walk_product(p, s, QKV, QKV_BIAS, dqkv, h, e);
+
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < leaves.n; i++)
+        leaves.end[i] *= 3;
+    walk_dx_of(p, 1, &dqkv, &weight, &leaves);
+    return 0;
+}
+
+static int backward(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct err *e)
+{
+    struct attention_buf *buf = &b->attention;
+    struct mat dqkv = rows_of(buf->dqkv, p->m->dt, rows_all(&p->r), qkv_cols(s)), h;
+    int rc;
+
+    TRY(core_backward(p, s, buf, dqkv, e));
+    TRY(walk_input(p, b, &h, e));
+    rc = is_by_head(s) ? by_head_backward(p, s, buf, dqkv, h, e) : qkv_backward(p, s, buf, dqkv, h, e);
 out:
     return rc;
 }

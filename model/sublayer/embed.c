@@ -53,6 +53,8 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     int rc = look_up(p, s, b->x, e);
 
     (void)h;
+    if (rc >= 0 && m->embed_factor > 0)
+        KERNEL(m->dev, scale, rows_of(b->x, m->dt, rows_own(r), m->hidden), m->embed_factor);
     if (rc < 0 || !p->pos)
         return rc;
     struct mat table = table_of(p, s->part[POSITIONS], m->table.cfg.max_pos);
@@ -69,6 +71,8 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     int shared = rows_shared(&p->r), rc = 0;
 
     (void)b;
+    if (p->m->embed_factor > 0)
+        KERNEL(p->m->dev, scale, own, p->m->embed_factor);
     if (shared) {
         dx = rows_gathered(p->m, &p->r);
         rc = gradient_emit(p, (struct gradient){ .kind = GRADIENT_GATHER, .dy = own }, e);

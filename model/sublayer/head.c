@@ -8,6 +8,7 @@ enum { WEIGHT, POSITIONS, SLOTS };
 static const enum param_kind slots[SLOTS] = { P_HEAD, P_POS };
 enum { PACK_HEAD };
 
+static float softcap_of(const struct model *m) { return (float)m->table.cfg.final_softcap; }
 static int is_tied(const struct model *m) { return m->table.cfg.tied; }
 
 static void shape(struct sublayer *s, const struct model *m, const struct branch_spec *spec, int tp_rank)
@@ -36,7 +37,8 @@ static void carve_head(const struct sublayer *s, const struct model *m, const st
         return;
     buf->logit_ld = c->logit_ld;
     buf->logits = carve(from, life, n, sizeof(float));
-    buf->dlogits = m->dt == DT_F32 ? buf->logits : carve(from, life, n, dtype_size(m->dt));
+    int in_place = m->dt == DT_F32 && !(softcap_of(m) > 0); /* the cap's gradient reads the logits */
+    buf->dlogits = in_place ? buf->logits : carve(from, life, n, dtype_size(m->dt));
     buf->max = carve(from, LIFE_KEPT, c->rows, sizeof(float));
     buf->sum = carve(from, LIFE_KEPT, c->rows, sizeof(float));
 }
@@ -56,6 +58,8 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     int rc;
 
     KERNEL(m->dev, linear, logits, h, weight_pack(p, s, PACK_HEAD));
+    if (softcap_of(m) > 0)
+        KERNEL(m->dev, softcap, logits, softcap_of(m));
     KERNEL(m->dev, ce_max, max, logits);
     TRY(comm_all_reduce_max(m->tp, max, h.rows, e));
     KERNEL(m->dev, ce_sum, sum, logits, &m->of_vocab, max);
@@ -111,6 +115,8 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     int rc;
 
     ORDER("dlogits_scale", scale_once, scale_twice)(p, logits, dl, &b->head);
+    if (softcap_of(m) > 0)
+        KERNEL(m->dev, softcap_dx, dl, logits, softcap_of(m));
     TRY(walk_input(p, b, &h, e));
     TRY(gradient_emit(p,
                       (struct gradient){ .kind = GRADIENT_PRODUCT,

@@ -36,13 +36,37 @@ static void clamped_dx(struct dev *d, const struct clamp *c, struct mat dx, stru
 {
     KERNEL(d, swiglu_clamped_dx, dx, x, dy, c);
 }
+static void gelu_erf(struct dev *d, const struct clamp *c, struct mat y, struct mat x)
+{
+    (void)c;
+    KERNEL(d, gelu_erf, y, x);
+}
+static void gelu_erf_dx(struct dev *d, const struct clamp *c, struct mat dx, struct mat x, struct mat dy)
+{
+    (void)c;
+    KERNEL(d, gelu_erf_dx, dx, x, dy);
+}
+static void geglu(struct dev *d, const struct clamp *c, struct mat y, struct mat x)
+{
+    (void)c;
+    KERNEL(d, geglu, y, x);
+}
+static void geglu_dx(struct dev *d, const struct clamp *c, struct mat dx, struct mat x, struct mat dy)
+{
+    (void)c;
+    KERNEL(d, geglu_dx, dx, x, dy);
+}
 static const struct {
     int n_in, n_values;
     void (*forward)(struct dev *d, const struct clamp *c, struct mat act, struct mat in);
     void (*backward)(struct dev *d, const struct clamp *c, struct mat d_in, struct mat in, struct mat d_act);
-} act_of[] = { [ACT_SWIGLU] = { 2, 2, swiglu, swiglu_dx },
-               [ACT_GELU] = { 1, 1, gelu, gelu_dx },
-               [ACT_SWIGLU_CLAMPED] = { 1, 2, clamped, clamped_dx } };
+} act_of[] = {
+    [ACT_SWIGLU] = { 2, 2, swiglu, swiglu_dx },
+    [ACT_GELU] = { 1, 1, gelu, gelu_dx },
+    [ACT_GEGLU] = { 2, 2, geglu, geglu_dx },
+    [ACT_GELU_ERF] = { 1, 1, gelu_erf, gelu_erf_dx },
+    [ACT_SWIGLU_CLAMPED] = { 1, 2, clamped, clamped_dx },
+};
 
 int act_inputs(enum act act) { return act_of[act].n_in; }
 int act_values(enum act act) { return act_of[act].n_values; }

@@ -433,7 +433,7 @@ struct row_run {
 static int norm_once(void *arg)
 {
     struct row_run *a = arg;
-    KERNEL(a->r->d, rms_norm, a->y, a->stat, a->x, a->w, 1e-5f);
+    KERNEL(a->r->d, rms_norm, a->y, a->stat, a->x, a->w, 0, 1e-5f);
     return 1;
 }
 static int swiglu_once(void *arg)

@@ -39,10 +39,12 @@ static __global__ __launch_bounds__(ROW_DOTS_WARPS *LANES) void attn_row_dots_ke
 }
 
 /* P and dS of pairs of which *p holds q . k and *ds holds dP. */
-FN void grad_pair(float *p, float *ds, int seen, float scale, float lse, float d)
+FN void grad_pair(const struct attn *a, float *p, float *ds, int seen, float lse, float d)
 {
-    *p = seen ? fn_exp(scale * *p - lse) : 0.0f;
+    float slope = 1.0f;
+    *p = seen ? fn_exp(score_of(a, *p, &slope) - lse) : 0.0f;
     *ds = seen ? *p * (*ds - d) : 0.0f;
+    *ds = a->softcap > 0 ? *ds * slope : *ds;
 }
 
 /* sum += part of 16 columns. */
@@ -87,7 +89,7 @@ FN void dq_block(const struct dq_shared<DIM> *t, float sum[DIM / 8][4], const st
         GPU_UNROLL
         for (int e = 0; e < 4; e++) {
             const int key = b * KEYS + fragment_col(n, e), h = e / 2;
-            grad_pair(&p[n][e], &ds[n][e], key <= r->pos[h] && key >= r->first[h], v->a->scale, lse[h], d[h]);
+            grad_pair(v->a, &p[n][e], &ds[n][e], key <= r->pos[h] && key >= r->first[h], lse[h], d[h]);
         }
     }
     as_operand(operand, ds);
@@ -179,7 +181,7 @@ FN void dkv_block(const struct dkv_shared<DIM> *t, float dk[DIM / 8][4], float d
         for (int e = 0; e < 4; e++) {
             const int col = fragment_col(n, e), pos = t0 + col, key = key0 + m0 + lane_id() / 4 + e / 2 * 8;
             const int seen = pos < head->n && key <= pos && key >= first_of(head, pos);
-            grad_pair(&p[n][e], &ds[n][e], seen, head->a->scale, t->lse[col], t->d[col]);
+            grad_pair(head->a, &p[n][e], &ds[n][e], seen, t->lse[col], t->d[col]);
         }
     }
     as_operand(operand, p);

@@ -38,7 +38,7 @@ FN void few_maxima(struct few_shared<DIM> *t, float x[KEY_TILES][4], const struc
     const int w = warp_id();
     float best[2];
     dot_keys<DIM>(x, t->q, 0, t->kv[w][0], v->steps);
-    mask_scores(x, r, b, v->a->scale, span_sees_all(span, b), best);
+    mask_scores(x, r, b, v->a, span_sees_all(span, b), best);
     GPU_UNROLL
     for (int h = 0; h < 2; h++)
         if (lane_id() % 4 == 0)

@@ -2,7 +2,8 @@
  * with the contract's order.
  *
  * A row, block of 64 keys by block inside its segment of 1024:
- *   s = scale * (q . k, mma steps of 16 over head_dim);  m' = max(m, s_j);  c = exp(m - m');  p_j = exp(s_j
+ *   s = scale * (q . k, mma steps of 16 over head_dim), capped as attn.inc has it;
+ *   m' = max(m, s_j);  c = exp(m - m');  p_j = exp(s_j
  *   - m'), masked +0
  *   l = fma(l, c, sum32(p)), the CPU's sum;  part = (bf16 of p) . v, four mma steps from +0;  o = fma(o, c,
  *   part)
@@ -54,8 +55,20 @@ FN int span_sees_all(const struct span *s, int block)
     return (block + 1) * KEYS - 1 <= s->low_pos && block * KEYS >= s->high_first;
 }
 
-/* Scores scaled and masked; best[h]: the largest of a row, for all lanes. */
-FN void mask_scores(float s[KEY_TILES][4], const struct two_rows *r, int block, float scale, int all,
+/* A score: the dot scaled and, where there is a softcap, capped. slope (may be NULL): of the cap. */
+FN float score_of(const struct attn *a, float dot, float *slope)
+{
+    const float s = a->scale * dot;
+    if (!(a->softcap > 0))
+        return s;
+    const float t = fn_tanh(s / a->softcap);
+    if (slope)
+        *slope = 1.0f - t * t;
+    return a->softcap * t;
+}
+
+/* Scores scaled, capped and masked; best[h]: the largest of a row, for all lanes. */
+FN void mask_scores(float s[KEY_TILES][4], const struct two_rows *r, int block, const struct attn *a, int all,
                     float best[2])
 {
     best[0] = best[1] = -FN_INF;
@@ -64,7 +77,7 @@ FN void mask_scores(float s[KEY_TILES][4], const struct two_rows *r, int block, 
         GPU_UNROLL
         for (int e = 0; e < 4; e++) {
             const int key = block * KEYS + fragment_col(n, e), h = e / 2;
-            s[n][e] = !all && (key > r->pos[h] || key < r->first[h]) ? -FN_INF : scale * s[n][e];
+            s[n][e] = !all && (key > r->pos[h] || key < r->first[h]) ? -FN_INF : score_of(a, s[n][e], NULL);
             best[h] = s[n][e] > best[h] ? s[n][e] : best[h];
         }
     }
@@ -276,7 +289,7 @@ static __global__ __launch_bounds__(TILE_ROWS * 2,
             copy_keys(t->k, &v, b + 1, (int)threadIdx.x, TILE_ROWS * 2);
         cp_async_commit();
         if (on) {
-            mask_scores(x, &rows, b, f.a.scale, span_sees_all(&span, b), best);
+            mask_scores(x, &rows, b, &f.a, span_sees_all(&span, b), best);
             GPU_UNROLL
             for (int h = 0; h < 2; h++) {
                 soften(x, h, best[h], &s.m[h], &c[h], &sum);

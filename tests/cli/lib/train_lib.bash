@@ -34,6 +34,10 @@ family() {
     gpt_oss) # windows in turn, sinks, biases of experts; a limit that some values meet
         echo "{\"model_type\":\"gpt_oss\",$sizes,\"num_local_experts\":6,\"num_experts_per_tok\":2,\"sliding_window\":9,\"swiglu_limit\":0.75,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"truncate\":false,\"original_max_position_embeddings\":16},\"initializer_range\":0.1}" ;;
     gpt2) echo '{"model_type":"gpt2","n_embd":72,"n_layer":2,"n_head":8,"n_inner":104,"vocab_size":701,"n_positions":70}' ;;
+    gemma2) echo "{\"model_type\":\"gemma2\",$sizes,\"sliding_window\":9,\"query_pre_attn_scalar\":14,\"attn_logit_softcapping\":1.5,\"final_logit_softcapping\":2.5}" |
+        sed 's/"num_key_value_heads":2/"num_key_value_heads":4/' ;;
+    gemma3) echo "{\"model_type\":\"gemma3_text\",$sizes,\"sliding_window\":9,\"sliding_window_pattern\":2,\"tie_word_embeddings\":false}" ;;
+    neox) echo "{\"model_type\":\"gpt_neox\",\"rotary_pct\":0.4,$sizes}" | sed 's/"hidden_size":72/"hidden_size":80/' ;;
     esac >"$1"
 }
 

@@ -5,18 +5,19 @@
 text 2 60000 >"$TMP/text"
 steps=${SAME_BITS_STEPS:-6}
 
-for name in llama-biases mistral qwen2 qwen3 gpt2; do
+for name in llama-biases mistral qwen2 qwen3 gpt2 gemma2 gemma3 neox; do
     family "$TMP/model.json" $name
     common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1)
     reference
     same "$name: tp 8, one head a rank, kv heads replicated" --tp 8
     same "$name: ZeRO-3, one sequence at a time" --ranks 4 --zero 3 --micro-batch 1
-    if [ $name = qwen3 ] || [ $name = gpt2 ]; then
+    case $name in qwen3 | gpt2 | gemma2 | neox)
         same "$name: tp 2, micro-batches" --tp 2 --micro-batch 2
         same "$name: ZeRO-2, one buffer for all units" --ranks 2 --zero 2
         same "$name: late weight gradients of layers computed again" --pp 2 --tp 2 --ranks 4 --micro-batch 2 --schedule zero-bubble --recompute full
         same "$name: norms and activations computed again, two threads" --recompute selective --threads 2
-    fi
+        ;;
+    esac
     common+=(--dtype bf16)
     reference
     same "$name in bf16: tp 4 x dp 2, ZeRO-1" --tp 4 --ranks 8 --zero 1 --micro-batch 1
@@ -24,7 +25,7 @@ for name in llama-biases mistral qwen2 qwen3 gpt2; do
 done
 
 # a resumed run, and one that starts from a Hugging Face folder: what was saved is what was there
-for name in gpt2 qwen3; do
+for name in gpt2 qwen3 gemma3 neox; do
     family "$TMP/model.json" $name
     common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1)
     reference

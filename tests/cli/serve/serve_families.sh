@@ -34,7 +34,7 @@ served() {
 }
 
 if [ "${SERVE_FAMILIES:-sample}" = all ]; then
-    for name in llama-biases llama3 tied mistral qwen2 qwen3 gpt2; do
+    for name in llama-biases llama3 tied mistral qwen2 qwen3 gpt2 gemma2 gemma3 neox; do
         for dtype in fp32 bf16; do
             served $name $dtype "--tp 1" "--tp 2 --prefill-chunk 7" "--tp 4 --prefix-cache off" "--tp 8 --prefill-chunk 50" \
                 "--tp 1 --threads 2 --max-batch 5 --ctx 256 --kv-memory 2MB"
@@ -54,5 +54,8 @@ else
     served qwen3 bf16 "--tp 1"
     served gpt2 fp32 "--tp 1"
     served qwen2_moe fp32 "--tp 4 --ep 4 --prefill-chunk 7"
+    served gemma2 bf16 "--tp 2 --prefill-chunk 50"
+    served gemma3 fp32 "--tp 1"
+    served neox bf16 "--tp 1"
 fi
 finish

@@ -50,7 +50,7 @@ static struct head_norm at_norm(struct fake *f, const struct head_norm *n, int h
         return (struct head_norm){ 0 };
     size_t bytes = (size_t)head_dim * dtype_size(dt);
     return (struct head_norm){ fake_at(f, "norm", n->q, bytes, READS), fake_at(f, "norm", n->k, bytes, READS),
-                               n->eps };
+                               n->eps, n->plus_one };
 }
 
 /* Attention's sequences with pages on the host. Pages wholly before the window are not read: they may be
@@ -153,12 +153,14 @@ OP(embed_dw,
    (struct dev * d, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx,
     const int32_t *ids, struct seqs s),
    (ACC(rows, dx.cols, ld), R(dx), IDS(ids)), acc, ld, first, rows, dx, ids, s)
-OP(rms_norm, (struct dev * d, struct mat y, float *rstd, struct mat x, const void *w, float eps),
-   (W(y), R(x), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols *dtype_size(x.dt))), y, rstd, x, w, eps)
+OP(rms_norm,
+   (struct dev * d, struct mat y, float *rstd, struct mat x, const void *w, int plus_one, float eps),
+   (W(y), R(x), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols *dtype_size(x.dt))), y, rstd, x, w, plus_one, eps)
 OP(rms_norm_dx,
-   (struct dev * d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd),
+   (struct dev * d, struct mat dres, struct mat dy, struct mat x, const void *w, int plus_one,
+    const float *rstd),
    (W(dres), R(dy), R(x), RP(w, (size_t)x.cols *dtype_size(x.dt)), RP(rstd, x.rows * 4)), dres, dy, x, w,
-   rstd)
+   plus_one, rstd)
 OP(rms_norm_dw,
    (struct dev * d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd,
     struct seqs s),
@@ -185,8 +187,9 @@ OP(bias_dw, (struct dev * d, const struct tree_acc *acc, struct mat dy, enum dty
 OP(add_bias, (struct dev * d, struct mat y, const void *bias, enum dtype dt),
    (W(y), RP(bias, (size_t)y.cols *dtype_size(dt))), y, bias, dt)
 OP(head_norm_dx,
-   (struct dev * d, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps),
-   (W(dy), R(x), RP(w, (size_t)(x.cols / n_heads) * dtype_size(dt))), dy, x, n_heads, w, dt, eps)
+   (struct dev * d, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, int plus_one,
+    float eps),
+   (W(dy), R(x), RP(w, (size_t)(x.cols / n_heads) * dtype_size(dt))), dy, x, n_heads, w, dt, plus_one, eps)
 OP(head_norm_dw,
    (struct dev * d, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps,
     struct seqs s),
@@ -200,6 +203,16 @@ OP(transpose, (struct dev * d, struct mat dst, struct mat src), (W(dst), R(src))
 OP(gelu, (struct dev * d, struct mat act, struct mat h), (W(act), R(h)), act, h)
 OP(gelu_dx, (struct dev * d, struct mat dh, struct mat h, struct mat dact), (W(dh), R(h), R(dact)), dh, h,
    dact)
+OP(gelu_erf, (struct dev * d, struct mat act, struct mat h), (W(act), R(h)), act, h)
+OP(gelu_erf_dx, (struct dev * d, struct mat dh, struct mat h, struct mat dact), (W(dh), R(h), R(dact)), dh, h,
+   dact)
+OP(geglu, (struct dev * d, struct mat act, struct mat gu), (W(act), R(gu)), act, gu)
+OP(geglu_dx, (struct dev * d, struct mat dgu, struct mat gu, struct mat dact), (W(dgu), R(gu), R(dact)), dgu,
+   gu, dact)
+OP(add_both, (struct dev * d, struct mat x, struct mat a, struct mat o), (W(x), R(a), R(o)), x, a, o)
+OP(scale, (struct dev * d, struct mat x, float factor), (W(x)), x, factor)
+OP(softcap, (struct dev * d, struct mat x, float cap), (W(x)), x, cap)
+OP(softcap_dx, (struct dev * d, struct mat dx, struct mat y, float cap), (W(dx), R(y)), dx, y, cap)
 OP(swiglu, (struct dev * d, struct mat act, struct mat gu), (W(act), R(gu)), act, gu)
 OP(swiglu_dx, (struct dev * d, struct mat dgu, struct mat gu, struct mat dact), (W(dgu), R(gu), R(dact)), dgu,
    gu, dact)
@@ -283,7 +296,7 @@ static size_t table_bytes(const struct attn *a)
     int64_t end = 0;
     for (int i = 0; i < a->n_seq; i++)
         end = a->seq[i].pos + a->seq[i].n_rows > end ? a->seq[i].pos + a->seq[i].n_rows : end;
-    return (size_t)(end * (a->head_dim / 2)) * sizeof(float);
+    return (size_t)(end * ((a->rope_dim ? a->rope_dim : a->head_dim) / 2)) * sizeof(float);
 }
 
 static void fake_rope_store(struct dev *d, const struct attn *a, struct mat q, struct mat qkv,

@@ -122,7 +122,7 @@ TEST(ops_come_with_their_shapes_and_threads_with_the_op_they_work_on)
     KERNEL(d, round_to, y, DT_F32, x, n);
     for (int i = 0; i < 50; i++)
         KERNEL(d, rms_norm, mat_of(y, DT_F32, 1024, 1024, 1024), rstd, mat_of(x, DT_F32, 1024, 1024, 1024), x,
-               1e-5f);
+               0, 1e-5f);
     json_t *events = written(t, 0), *r = find(events, "round_to", 0), *m = find(events, "rms_norm", 49);
     CHECK(r && m);
     CHECK_STR(arg_of(r, "shape"), "1048576");

@@ -18,6 +18,7 @@ struct world {
     int n_kv, group, hd;
     int64_t T, window;
     float scale, *q, *dout, *k, *v; /* [T][heads hd], [T][kv hd]: values of bf16 */
+    float softcap;                  /* 0: none */
 };
 static int heads(const struct world *w) { return w->n_kv * w->group; }
 
@@ -165,7 +166,8 @@ static float *forward(struct world *w, struct cut c)
     const int64_t cols = (int64_t)w->group * c.kvs * w->hd;
     struct pages pg = pages_of(w, 0, c.pos + c.n, c.kv0, c.kvs);
     struct attn_seq seq = { 0, c.n, c.pos, pg.page };
-    struct attn a = { w->group * c.kvs, c.kvs, w->hd, DT_BF16, w->scale, OFF, 1, &seq, w->window };
+    struct attn a = { w->group * c.kvs,     c.kvs, w->hd, DT_BF16, w->scale, OFF, 1, &seq, w->window,
+                      .softcap = w->softcap };
     struct mat q = put_rows(w, DT_BF16, w->q, c.pos, c.n, (int64_t)heads(w) * w->hd,
                             (int64_t)c.kv0 * w->group * w->hd, cols, c.odd);
     struct mat out = put_rows(w, DT_BF16, NULL, 0, c.n, 0, 0, cols, c.odd),
@@ -183,6 +185,11 @@ static float *forward(struct world *w, struct cut c)
 static struct cut whole(const struct world *w) { return (struct cut){ 0, w->T, 0, w->n_kv, 0 }; }
 
 /* ---- the reference ---- */
+static double capped(const struct world *w, double s)
+{
+    return w->softcap > 0 ? (double)w->softcap * tanh(s / (double)w->softcap) : s;
+}
+
 /* Scores of a row: how many keys it sees from *first on. */
 static int64_t scores(const struct world *w, int64_t p, int h, double *s, int64_t *first)
 {
@@ -192,7 +199,7 @@ static int64_t scores(const struct world *w, int64_t p, int h, double *s, int64_
         for (int i = 0; i < w->hd; i++)
             x += (double)w->q[(p * heads(w) + h) * w->hd + i] *
                  w->k[(j * w->n_kv + h / w->group) * w->hd + i];
-        s[j - *first] = x * (double)w->scale;
+        s[j - *first] = capped(w, x * (double)w->scale);
     }
     return p - *first + 1;
 }
@@ -218,9 +225,10 @@ static void check_row(const struct world *w, int64_t p, int h, const float *out,
     free(s);
 }
 
-static void check_forward(int n_kv, int group, int hd, int64_t T, int64_t window)
+static void check_forward(int n_kv, int group, int hd, int64_t T, int64_t window, float softcap)
 {
     struct world w = world_of(n_kv, group, hd, T, window);
+    w.softcap = softcap;
     float *x = forward(&w, whole(&w));
     const int64_t cols = (int64_t)heads(&w) * hd;
     for (int64_t p = 0; p < T; p += p < 3 || p > T - 4 ? 1 : 7)
@@ -232,12 +240,13 @@ static void check_forward(int n_kv, int group, int hd, int64_t T, int64_t window
 
 GPU_TEST(forward_is_near_the_definition)
 {
-    check_forward(1, 2, 64, 130, 0);
-    check_forward(2, 1, 128, 65, 0);
-    check_forward(1, 4, 40, 70, 0);
-    check_forward(1, 1, 8, 64, 0);
-    check_forward(1, 3, 80, 5, 0);
-    check_forward(1, 2, 16, 190, 70);
+    check_forward(1, 2, 64, 130, 0, 0);
+    check_forward(2, 1, 128, 65, 0, 0);
+    check_forward(1, 4, 40, 70, 0, 0);
+    check_forward(1, 1, 8, 64, 0, 0);
+    check_forward(1, 3, 80, 5, 0, 0);
+    check_forward(1, 2, 16, 190, 70, 0);
+    check_forward(1, 2, 64, 130, 0, 2.5f);
 }
 
 /* ---- bits ---- */
@@ -320,7 +329,8 @@ static struct grads both_ways(struct world *w, struct docs c)
                   c0 = (int64_t)c.kv0 * w->group * w->hd, T = w->T;
     struct pages pg[DOCS_MAX];
     struct attn_seq seq[DOCS_MAX];
-    struct attn a = { w->group * c.kvs, c.kvs, w->hd, DT_BF16, w->scale, OFF, c.n, seq, w->window };
+    struct attn a = { w->group * c.kvs,     c.kvs, w->hd, DT_BF16, w->scale, OFF, c.n, seq, w->window,
+                      .softcap = w->softcap };
     for (int i = 0; i < c.n; i++) {
         pg[i] = pages_of(w, c.doc[i].row, c.doc[i].n, c.kv0, c.kvs);
         seq[i] = (struct attn_seq){ c.doc[i].row, c.doc[i].n, 0, pg[i].page };
@@ -382,9 +392,10 @@ static void check_doc(const struct world *w, const struct grads *g, struct doc d
             memset(dq, 0, (size_t)w->hd * sizeof *dq);
             for (int64_t j = first; j <= i; j++) {
                 const float *k = at(w, w->k, d.row + j, kv, w->n_kv);
-                const double p = exp((double)w->scale * dot(w, at(w, w->q, row, h, H), k) - lse),
+                const double s = capped(w, (double)w->scale * dot(w, at(w, w->q, row, h, H), k)),
+                             t = w->softcap > 0 ? s / (double)w->softcap : 0, p = exp(s - lse),
                              dp = dot(w, dout, at(w, w->v, d.row + j, kv, w->n_kv));
-                const double ds = p * (dp - D) * (double)w->scale,
+                const double ds = p * (dp - D) * (1 - t * t) * (double)w->scale,
                              noise = 3e-5 * p * (fabs(dp) + fabs(D)) * (double)w->scale;
                 for (int x = 0; x < w->hd; x++) {
                     add(&dq[x], ds, noise, (double)k[x]);
@@ -402,9 +413,10 @@ static void check_doc(const struct world *w, const struct grads *g, struct doc d
     free(dk), free(dv), free(dq);
 }
 
-static void check_backward(int n_kv, int group, int hd, int64_t T, int64_t window)
+static void check_backward(int n_kv, int group, int hd, int64_t T, int64_t window, float softcap)
 {
     struct world w = world_of(n_kv, group, hd, T, window);
+    w.softcap = softcap;
     struct grads g = both_ways(&w, (struct docs){ 1, 0, n_kv, 0, { { 0, T } } });
     check_doc(&w, &g, (struct doc){ 0, T });
     grads_free(g);
@@ -412,12 +424,13 @@ static void check_backward(int n_kv, int group, int hd, int64_t T, int64_t windo
 }
 GPU_TEST(backward_is_near_the_definition)
 {
-    check_backward(1, 2, 64, 130, 0);
-    check_backward(1, 1, 128, 65, 0);
-    check_backward(2, 3, 16, 70, 0);
-    check_backward(1, 4, 40, 64, 0);
-    check_backward(1, 1, 80, 5, 0);
-    check_backward(1, 2, 8, 200, 70);
+    check_backward(1, 2, 64, 130, 0, 0);
+    check_backward(1, 1, 128, 65, 0, 0);
+    check_backward(2, 3, 16, 70, 0, 0);
+    check_backward(1, 4, 40, 64, 0, 0);
+    check_backward(1, 1, 80, 5, 0, 0);
+    check_backward(1, 2, 8, 200, 70, 0);
+    check_backward(1, 2, 64, 130, 0, 2.5f);
 }
 
 /* Columns [c0, c0 + n) of rows of a document, wide columns in all, have the bits of x [.][n]. */

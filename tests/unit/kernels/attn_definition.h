@@ -11,8 +11,8 @@
 struct world {
     enum dtype dt;
     int n_kv, group, d;
-    int64_t T, window; /* window: that of struct attn, or 0 */
-    float scale;
+    int64_t T, window;               /* window: that of struct attn, or 0 */
+    float scale, softcap;            /* softcap 0: none */
     float *q, *dout, *k, *v;         /* [T][heads d], [T][kv d]: values of dt */
     float *sink;                     /* [heads]: values of dt; NULL: none */
     float *out, *lse, *dq, *dk, *dv; /* by the definition */
@@ -74,17 +74,25 @@ static const float *q_of(const struct world *w, const float *x, int h, int64_t p
     return x + (p * heads(w) + h) * w->d;
 }
 
+/* The score of a dot, and by how much it changes with the dot times scale. */
+static float score(const struct world *w, float dot, float *slope)
+{
+    float s = w->scale * dot, t = w->softcap > 0 ? fn_tanh(s / w->softcap) : 0;
+    *slope = 1 - t * t;
+    return w->softcap > 0 ? w->softcap * t : s;
+}
+
 struct online {
     float m, l, o[512];
 };
 static void ref_block(const struct world *w, int h, int64_t p, int64_t b, struct online *s)
 {
-    float x[64], lane[32], top = s->m;
+    float x[64], lane[32], top = s->m, slope;
     const int g = h / w->group;
     for (int j = 0; j < 64; j++) {
         x[j] = !sees(w, p, b * 64 + j)
                    ? -INFINITY
-                   : w->scale * dot(w->dt, q_of(w, w->q, h, p), row_of(w, w->k, g, b * 64 + j), w->d);
+                   : score(w, dot(w->dt, q_of(w, w->q, h, p), row_of(w, w->k, g, b * 64 + j), w->d), &slope);
         top = x[j] > top ? x[j] : top;
     }
     if (w->window && top == -INFINITY)
@@ -163,11 +171,12 @@ static void ref_pairs(const struct world *w, int h, float *P, float *dS, int64_t
         for (int64_t j = 0; j <= i; j++) {
             if (!sees(w, i, j))
                 continue;
-            const float s = w->scale * dot(w->dt, q_of(w, w->q, h, i), row_of(w, w->k, g, j), w->d);
+            float slope;
+            const float s = score(w, dot(w->dt, q_of(w, w->q, h, i), row_of(w, w->k, g, j), w->d), &slope);
             const float e = fn_exp(s - w->lse[i * heads(w) + h]);
             const float dp = dot(w->dt, q_of(w, w->dout, h, i), row_of(w, w->v, g, j), w->d);
             P[i * wide + j] = in_dtype(w->dt, e);
-            dS[i * wide + j] = in_dtype(w->dt, e * (dp - D));
+            dS[i * wide + j] = in_dtype(w->dt, e * (dp - D) * slope);
         }
     }
 }

@@ -20,6 +20,8 @@ static double naive_loss(const struct world *w, const double *q, const double *k
                 for (int x = 0; x < d; x++)
                     s[j] += q[(p * heads(w) + h) * d + x] * k[(j * w->n_kv + g) * d + x];
                 s[j] *= (double)w->scale;
+                if (w->softcap > 0)
+                    s[j] = (double)w->softcap * tanh(s[j] / (double)w->softcap);
                 top = s[j] > top ? s[j] : top;
             }
             if (w->sink) {
@@ -56,11 +58,12 @@ static void check_sinks(struct world *w, double *in[3])
     }
 }
 
-static void check_gradients(int64_t window, int sinks)
+static void check_gradients(int64_t window, int sinks, float softcap)
 {
     struct world *w = world_of(DT_F32, 2, 2, 8, 40);
     w->window = window;
     w->sink = sinks ? random_values(DT_F32, heads(w), 4) : NULL;
+    w->softcap = softcap;
     const int64_t nq = w->T * heads(w) * w->d, nk = w->T * w->n_kv * w->d;
     ref_forward(w);
     ref_backward(w);
@@ -85,10 +88,11 @@ static void check_gradients(int64_t window, int sinks)
         free(in[t]);
     world_free(w);
 }
-TEST(gradients_are_those_of_finite_differences) { check_gradients(0, 0); }
-TEST(gradients_in_a_window_are_those_of_finite_differences) { check_gradients(7, 0); }
+TEST(gradients_are_those_of_finite_differences) { check_gradients(0, 0, 0); }
+TEST(gradients_in_a_window_are_those_of_finite_differences) { check_gradients(7, 0, 0); }
 TEST(gradients_with_sinks_are_those_of_finite_differences)
 {
-    check_gradients(0, 1);
-    check_gradients(7, 1);
+    check_gradients(0, 1, 0);
+    check_gradients(7, 1, 0);
 }
+TEST(gradients_through_a_softcap_are_those_of_finite_differences) { check_gradients(7, 1, 2.5f); }

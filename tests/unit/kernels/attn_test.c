@@ -83,6 +83,7 @@ static struct attn attn_of(const struct world *w, int n_seq, const struct attn_s
                           .n_seq = n_seq,
                           .seq = seq,
                           .window = w->window,
+                          .softcap = w->softcap,
                           .sink = as_stored(w, w->sink, heads(w)) };
 }
 
@@ -360,11 +361,13 @@ TEST(a_sequence_has_the_same_bits_alone_and_in_a_batch)
 static const int windows[] = { 1, 2, 63, 64, 65, 100, 128, 200, 1000 };
 
 /* Whole, in chunks and row by row, and backward. */
-static void check_window(struct dev *dev, enum dtype dt, int group, int64_t T, int64_t window, int64_t step)
+static void check_window(struct dev *dev, enum dtype dt, int group, int64_t T, int64_t window, int64_t step,
+                         float softcap)
 {
     struct isa isa[5];
     struct world *w = world_of(dt, 1, group, 16, T);
     w->window = window;
+    w->softcap = softcap;
     /* sums that end as -0: the + 0 of a block that is left out is seen */
     for (int64_t i = 0; i < T * 16; i += 16)
         w->k[i] = in_dtype(dt, -0x1p-149f);
@@ -388,8 +391,18 @@ TEST(windows_of_any_size_equal_the_definition_whole_in_chunks_and_row_by_row)
 {
     struct dev *dev = dev_new(2);
     for (int i = 0; i < 9; i++) {
-        check_window(dev, DT_F32, 2, 210, windows[i], 37);
-        check_window(dev, DT_BF16, 3, 210, windows[i], 70);
+        check_window(dev, DT_F32, 2, 210, windows[i], 37, 0);
+        check_window(dev, DT_BF16, 3, 210, windows[i], 70, 0);
+    }
+    dev_close(dev);
+}
+TEST(softcaps_equal_the_definition_whole_in_chunks_and_row_by_row)
+{
+    struct dev *dev = dev_new(2);
+    static const int64_t some[] = { 0, 1, 65 };
+    for (int i = 0; i < 3; i++) {
+        check_window(dev, DT_F32, 2, 210, some[i], 37, 1.3f);
+        check_window(dev, DT_BF16, 3, 210, some[i], 70, 30);
     }
     dev_close(dev);
 }

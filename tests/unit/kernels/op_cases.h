@@ -106,7 +106,8 @@ static void products(struct both *b, enum dtype dt)
     same(b, "products", dt);
 }
 
-static void attention(struct both *b, enum dtype dt)
+/* With a softcap heads are rotated in part, too. */
+static void attention(struct both *b, enum dtype dt, float softcap)
 {
     enum { HEADS = 4, KV = 2, HD = 40, T = 150, PAGES = 3, QKV = (HEADS + 2 * KV) * HD };
     size_t page = attn_page_bytes(KV, HD, dt);
@@ -120,7 +121,16 @@ static void attention(struct both *b, enum dtype dt)
     {
         char *at[PAGES];
         struct attn_seq seq = { 0, T, 0, at };
-        struct attn a = { HEADS, KV, HD, dt, 0.2f, 0, 1, &seq, 90, NULL };
+        struct attn a = { .n_heads = HEADS,
+                          .n_kv = KV,
+                          .head_dim = HD,
+                          .dt = dt,
+                          .scale = 0.2f,
+                          .n_seq = 1,
+                          .seq = &seq,
+                          .window = 90,
+                          .softcap = softcap,
+                          .rope_dim = softcap > 0 ? HD / 2 : 0 };
         for (int i = 0; i < PAGES; i++)
             at[i] = (char *)b->p[pages][k] + page * (size_t)i;
         dev_fill(D, b->p[pages][k], 0, page * PAGES);
@@ -153,17 +163,43 @@ static void rows(struct both *b, enum dtype dt)
         struct tree_acc acc = { .n = SEQS, .level = { F(level) } },
                         of_vector = { .n = SEQS, .level = { F(vector) } };
         KERNEL(D, embed, MAT(y, dt, R, C), MAT(table, dt, 7, C), 0, ids);
-        KERNEL(D, rms_norm, MAT(y, dt, R, C), F(stat), MAT(x, dt, R, C), b->p[w][k], 1e-5f);
+        KERNEL(D, rms_norm, MAT(y, dt, R, C), F(stat), MAT(x, dt, R, C), b->p[w][k], 0, 1e-5f);
         KERNEL(D, rms_norm_dw, &of_vector, MAT(dy, DT_F32, SEQS * T, C), MAT(x, dt, SEQS * T, C), F(stat),
                seqs_of(SEQS, T, 4));
-        KERNEL(D, rms_norm_dx, MAT(y, dt, R, C), MAT(dy, DT_F32, R, C), MAT(x, dt, R, C), b->p[w][k],
+        KERNEL(D, rms_norm_dx, MAT(y, dt, R, C), MAT(dy, DT_F32, R, C), MAT(x, dt, R, C), b->p[w][k], 0,
                F(stat));
         KERNEL(D, swiglu, MAT(act, dt, R, C), MAT(gu, DT_F32, R, 2 * C));
         KERNEL(D, swiglu_dx, MAT(dgu, dt, R, 2 * C), MAT(gu, DT_F32, R, 2 * C), MAT(dy, DT_F32, R, C));
         KERNEL(D, add_rounded, MAT(act, dt, R, C), MAT(dy, DT_F32, R, C));
+        KERNEL(D, add_rounded, MAT(act, dt, R, C), MAT(x, dt, R, C));
         KERNEL(D, embed_dw, &acc, C, 0, 7, MAT(act, dt, SEQS * T, C), ids, seqs_of(SEQS, T, 0));
     }
     same(b, "rows", dt);
+}
+
+/* What Gemma and GPT-NeoX have more. */
+static void scales(struct both *b, enum dtype dt)
+{
+    enum { R = 19, C = 101 };
+    int x = fill(b, dt, R * C), y = fill(b, dt, R * C), w = fill(b, dt, C), stat = fill(b, DT_F32, R),
+        dy = fill(b, DT_F32, R * C), gu = fill(b, DT_F32, R * 2 * C), act = fill(b, dt, R * C),
+        dgu = fill(b, dt, R * 2 * C), cap = fill(b, DT_F32, R * C), heads = fill(b, DT_F32, R * C);
+    ON_BOTH
+    {
+        KERNEL(D, rms_norm, MAT(y, dt, R, C), F(stat), MAT(x, dt, R, C), b->p[w][k], 1, 1e-5f);
+        KERNEL(D, rms_norm_dx, MAT(y, dt, R, C), MAT(dy, DT_F32, R, C), MAT(x, dt, R, C), b->p[w][k], 1,
+               F(stat));
+        KERNEL(D, head_norm_dx, MAT(heads, DT_F32, R, C), MAT(dy, DT_F32, R, C), 1, b->p[w][k], dt, 1, 1e-5f);
+        KERNEL(D, geglu, MAT(act, dt, R, C), MAT(gu, DT_F32, R, 2 * C));
+        KERNEL(D, geglu_dx, MAT(dgu, dt, R, 2 * C), MAT(gu, DT_F32, R, 2 * C), MAT(dy, DT_F32, R, C));
+        KERNEL(D, add_both, MAT(y, dt, R, C), MAT(act, dt, R, C), MAT(dy, DT_F32, R, C));
+        KERNEL(D, gelu_erf, MAT(act, dt, R, C), MAT(dy, DT_F32, R, C));
+        KERNEL(D, gelu_erf_dx, MAT(x, dt, R, C), MAT(dy, DT_F32, R, C), MAT(heads, DT_F32, R, C));
+        KERNEL(D, scale, MAT(act, dt, R, C), 8.5f);
+        KERNEL(D, softcap, MAT(cap, DT_F32, R, C), 0.7f);
+        KERNEL(D, softcap_dx, MAT(act, dt, R, C), MAT(cap, DT_F32, R, C), 0.7f);
+    }
+    same(b, "scales", dt);
 }
 
 /* Sums over tokens: sequences of more tokens than blocks, and a tree that some leaves are in already. */
@@ -375,10 +411,12 @@ static void all_with(const char *device, const char *kernels, enum dtype last)
     for (enum dtype dt = DT_F32; dt <= last; dt++) {
         products(&b, dt);
         expert_products(&b, dt);
-        attention(&b, dt);
+        attention(&b, dt, 0);
+        attention(&b, dt, 1.3f);
     }
     for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
         rows(&b, dt);
+        scales(&b, dt);
         losses(&b, dt);
         vectors(&b, dt);
         routing(&b, dt);

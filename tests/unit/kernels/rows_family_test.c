@@ -314,7 +314,7 @@ TEST(heads_are_normed_before_they_are_turned)
             struct mat qkv = new_mat(DT_F32, ROWS, (HEADS + 2) * hd, 1), normed = copy_mat(qkv),
                        w = new_mat(dts[t], 2, hd, 2), tab = new_mat(DT_F32, 2, 8 * half, 3);
             char *want_page = calloc(1, bytes), *page = calloc(1, bytes), *pages[1];
-            struct head_norm norm = { w.p, (char *)w.p + (size_t)w.ld * dtype_size(w.dt), 1e-6f };
+            struct head_norm norm = { w.p, (char *)w.p + (size_t)w.ld * dtype_size(w.dt), 1e-6f, 0 };
             struct attn_seq seq = { .row = 0, .n_rows = ROWS, .pos = 5, .page = pages };
             struct attn a = {
                 .n_heads = HEADS, .n_kv = 1, .head_dim = hd, .dt = dts[t], .n_seq = 1, .seq = &seq
@@ -401,7 +401,7 @@ TEST(head_norm_dx_is_its_definition)
             EACH_DEV(r, d)
             {
                 struct mat got = copy_mat(dy);
-                KERNEL(d, head_norm_dx, got, x, HEADS, w.p, dts[t], 1e-6f);
+                KERNEL(d, head_norm_dx, got, x, HEADS, w.p, dts[t], 0, 1e-6f);
                 CHECK_MAT(got, want, d, hd);
                 FREE(got);
             }

@@ -40,7 +40,7 @@ TEST(rms_norm_is_its_definition)
             EACH_DEV(r, d)
             {
                 struct mat y = new_mat(dts[t], rows, n, 0);
-                KERNEL(d, rms_norm, y, got_rstd, x, w.p, 1e-5f);
+                KERNEL(d, rms_norm, y, got_rstd, x, w.p, 0, 1e-5f);
                 CHECK_MAT(y, want, d, n);
                 CHECK_SAME(got_rstd, rstd, sizeof rstd);
                 struct mat one = y, from = x; /* a row alone */
@@ -48,7 +48,7 @@ TEST(rms_norm_is_its_definition)
                 one.p = (char *)y.p + 2 * y.ld * (int64_t)dtype_size(y.dt);
                 from.p = (char *)x.p + 2 * x.ld * (int64_t)dtype_size(x.dt);
                 memset(one.p, 0, (size_t)n * dtype_size(y.dt));
-                KERNEL(d, rms_norm, one, NULL, from, w.p, 1e-5f);
+                KERNEL(d, rms_norm, one, NULL, from, w.p, 0, 1e-5f);
                 CHECK_MAT(y, want, d, n);
                 FREE(y);
             }
@@ -79,7 +79,7 @@ static void norm_dx_case(struct rig *r, enum dtype dt, enum dtype dy_dt, int64_t
     EACH_DEV(r, d)
     {
         struct mat got = copy_mat(res);
-        KERNEL(d, rms_norm_dx, got, dy, x, w.p, rstd);
+        KERNEL(d, rms_norm_dx, got, dy, x, w.p, 0, rstd);
         CHECK_MAT(got, want, d, n);
         FREE(got);
     }

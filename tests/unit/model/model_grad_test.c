@@ -92,7 +92,7 @@ TEST(gradients_of_every_family_are_the_slopes_of_the_loss)
         c.swiglu_limit *= 100;             /* and not meet the end of a clamp */
         kinds |= check_model(&c);
     }
-    int64_t dense = ((int64_t)2 << P_NORM_BIAS) - 1, experts = (int64_t)1 << P_ROUTER;
+    int64_t dense = ((int64_t)2 << P_NORM_MLP_POST) - 1, experts = (int64_t)1 << P_ROUTER;
     for (int k = P_ROUTER_BIAS; k <= P_SINKS; k++)
         experts |= (int64_t)1 << k;
     CHECK_INT(kinds, dense | experts); /* other kinds are not computed yet */

@@ -87,6 +87,23 @@ static const struct rig_family {
       "\"num_local_experts\":5,\"experts_per_token\":2,\"sliding_window\":5,\"swiglu_limit\":0.75,"
       "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"truncate\":false,"
       "\"original_max_position_embeddings\":16},\"initializer_range\":0.15}" },
+    { "gemma2, a window in the first layer",
+      "{\"model_type\":\"gemma2\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":4,\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,"
+      "\"sliding_window\":4,\"query_pre_attn_scalar\":14,\"attn_logit_softcapping\":1.5,"
+      "\"final_logit_softcapping\":2.5,\"initializer_range\":0.15}" },
+    { "gemma3, a window and a theta of its own in the first layer, untied",
+      "{\"model_type\":\"gemma3_text\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":2,\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,"
+      "\"sliding_window\":4,\"sliding_window_pattern\":2,\"rope_local_base_freq\":20.0,"
+      "\"tie_word_embeddings\":false,\"initializer_range\":0.15}" },
+    { "gpt_neox, parallel",
+      "{\"model_type\":\"gpt_neox\",\"hidden_size\":80,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"intermediate_size\":104,\"vocab_size\":701,\"rotary_pct\":0.4,\"initializer_range\":0.15}" },
+    { "gpt_neox, one after the other, no biases of attention",
+      "{\"model_type\":\"gpt_neox\",\"hidden_size\":80,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"intermediate_size\":104,\"vocab_size\":701,\"use_parallel_residual\":false,"
+      "\"attention_bias\":false,\"initializer_range\":0.15}" },
 };
 #define RIG_FAMILIES ((int)(sizeof rig_families / sizeof rig_families[0]))
 
