@@ -197,7 +197,7 @@ int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_C
     struct model m;
     struct pipe_shape shape;
     int rc;
-    TRY(batch_plan(&b, a->rows, a->micro, a->layout.dp, a->layout.zero, e));
+    TRY(batch_plan_layout(&b, a->rows, a->micro, &a->layout, e));
     shape = layout_plan_schedule(&b, &a->layout, a->pipeline);
     TRY(pipe_check(&shape, e));
     TRY(model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e));

@@ -64,8 +64,8 @@ static int try_options(struct candidate *best, const struct layout_spec *from,
     return found;
 }
 
-/* A layout of so many ranks, each place like the present one; tp and pp grow from those asked for. 1: found.
- * */
+/* Finds a layout of so many ranks on places like the present one; tp and pp grow from those asked for. 1: it
+ * fits. */
 static int try_ranks(struct candidate *best, const struct layout_spec *asked, int ranks,
                      const struct memory_advice *a)
 {

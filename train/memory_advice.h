@@ -5,11 +5,10 @@
 #include "train/layout_plan.h"
 
 struct memory_advice {
-    int ranks_a_machine; /* of the run, on its fullest machine */
-    int ranks_a_place;   /* of these, that share the memory: fewer where the machine has several GPUs */
-    double free_bytes;   /* of the place */
-    double rank_bytes;   /* what a rank needs besides the plan */
-    const char *place;   /* "machine" or "GPU" */
+    int ranks_a_place; /* ranks of the run that share the memory of its fullest machine or GPU */
+    double free_bytes; /* of the place */
+    double rank_bytes; /* what a rank needs besides the plan */
+    const char *place; /* "machine" or "GPU" */
 };
 
 enum { MEMORY_ADVICE_TEXT = 400 };

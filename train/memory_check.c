@@ -67,7 +67,6 @@ static int refuse(const struct run *run, const struct ranks *ranks, const struct
 {
     char need[MEMORY_PLACE_TEXT], advice[MEMORY_ADVICE_TEXT] = "use more ranks (--tp, --pp) on more machines";
     struct memory_advice ask = {
-        .ranks_a_machine = comm_local_size(ranks->mesh.all),
         .ranks_a_place = p->n_ranks,
         .free_bytes = 0.95 * (double)p->memory.free_bytes, /* no advice that only just fits */
         .rank_bytes = p->is_gpu ? 0 : RANK_OVERHEAD_BYTES,

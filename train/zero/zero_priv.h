@@ -1,6 +1,5 @@
 /* zero_priv.h - private to zero/: memory of a vector (params.h), slots of gathered units, buffers of
- * gradients. A unit has one vector, or a second one for its experts, which belong to another group of ranks.
- * */
+ * gradients. A unit has one vector, and a second one where its experts belong to another group of ranks. */
 #ifndef SHARDLINE_TRAIN_ZERO_ZERO_PRIV_H
 #define SHARDLINE_TRAIN_ZERO_ZERO_PRIV_H
 

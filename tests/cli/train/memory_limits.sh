@@ -79,6 +79,16 @@ train both --ranks 2 --ranks-per-node 1 --transport mpi
 claim "--ranks-per-node divides no memory" [ $rc = 2 ]
 claim "--ranks-per-node: both ranks are summed" has "$err" "(2 ranks;"
 
+# ---- experts on two ranks: their rows are dealt as in ZeRO-2, and the partial sums take memory ----
+experts=(--model tiny-moe --ranks 2 --ep 2 --global-batch 8 --micro-batch 1)
+of_experts=$(planned "${experts[@]}")
+machine $((of_experts + 1000000))
+train experts "${experts[@]}"
+claim "the plan of --dry-run fits" [ $rc = 0 ]
+machine $((of_experts - 1000000))
+train experts "${experts[@]}"
+refused "a machine that is smaller than it"
+
 # ---- evaluation holds weights and activations ----
 run timeout -k 10 100 "$BIN/ptrain" --eval-only --init "$TMP/fits/step-1" --eval-data "$TMP/text" --seq-len 32 --threads 1
 claim "an evaluation starts" [ $rc = 0 ]
