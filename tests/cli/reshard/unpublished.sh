@@ -58,7 +58,7 @@ claim "a name that is taken is not touched" same_files "it's here/step-2.rescued
 run reshard verify $good
 claim "a published one needs none of it" eval '[ $rc = 0 ] && ! has "$out" published'
 unpublished Y.tmp-save 1
-flock -x Y.tmp-save/.shardline-tmp sleep 60 &
+(flock -x 8 && exec sleep 60) 8<Y.tmp-save/.shardline-tmp &
 holder=$!
 for _ in {1..500}; do flock -n -x Y.tmp-save/.shardline-tmp true || break; sleep 0.02; done
 run reshard verify Y.tmp-save

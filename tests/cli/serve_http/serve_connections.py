@@ -15,6 +15,7 @@ tmp = sys.argv[1]
 checkpoint = f"{tmp}/run/step-2"
 BODY = json.dumps(dict(prompt="a", max_tokens=1)).encode()
 POST, HOST, JSON, LENGTH = b"POST /v1/completions HTTP/1.1\r\n", b"Host: 127.0.0.1\r\n", b"Content-Type: application/json\r\n", b"Content-Length: %d\r\n" % len(BODY)
+SOON_S = 9                                                       # at most, on a loaded machine; trickle() takes 10 s where nothing is cut off
 CHUNKED, IN_CHUNKS = b"Transfer-Encoding: chunked\r\n", b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
 
 
@@ -109,7 +110,7 @@ FIRST_LINE = b"POST /" + b"a" * 300
 s = Server(checkpoint, "--receive-timeout", 0.5)
 took = together([lambda: trickle(dial(s), FIRST_LINE), lambda: trickle(dial(s), b"\r\n" * 150), after_an_answer])
 for what, t in zip(("a first line", "empty lines", "a first line after an answer"), took):
-    claim(f"{what} that does not end is cut off", isinstance(t, float) and 0.3 < t < 5, t)
+    claim(f"{what} that does not end is cut off", isinstance(t, float) and 0.3 < t < SOON_S, t)
 s.stop()
 
 if os.path.exists(f"{tmp}/cert.pem"):
@@ -122,7 +123,7 @@ if os.path.exists(f"{tmp}/cert.pem"):
         return trickle(k, FIRST_LINE)
     took = together([lambda: trickle(dial(s), HELLO), handshake_only])
     for what, t in zip(("a handshake", "a first line over TLS"), took):
-        claim(f"{what} that does not end is cut off", isinstance(t, float) and 0.3 < t < 5, t)
+        claim(f"{what} that does not end is cut off", isinstance(t, float) and 0.3 < t < SOON_S, t)
     s.stop()
 else:
     skip("no certificate was made")
@@ -149,7 +150,7 @@ def health_s(s):
 
 s = Server(checkpoint, "--max-connections-per-address", 40)
 many = one_byte(s, 200, 1)
-claim("/health is answered beside connections that send a byte", 0 < health_s(s) < 2)
+claim("/health is answered beside connections that send a byte", 0 < health_s(s) < SOON_S)
 claim("so is a completion", s.complete(prompt="a", max_tokens=1)["object"] == "text_completion")
 claim("the others are closed, and counted", counter(s, "shardline:connections_cut_total") >= 160)
 claim("the one that has waited longest is closed first", many[0].recv(1) == b"")
@@ -161,7 +162,7 @@ keeps.request("GET", "/health")
 claim("a client is answered", keeps.getresponse().read() == b"")
 own = keeps.sock
 many += one_byte(s, 200, 2)
-claim("/health is answered beside those of another address", 0 < health_s(s) < 2)
+claim("/health is answered beside those of another address", 0 < health_s(s) < SOON_S)
 keeps.request("GET", "/health")
 claim("which has taken no place of others", keeps.getresponse().status == 200 and keeps.sock is own)
 s.stop()
@@ -175,11 +176,11 @@ answers = [c.getresponse() for c in busy]
 claim("three clients get streams", all(a.status == 200 and a.readline().startswith(b"data: ") for a in answers))
 status, body, h = s.request("POST", "/v1/completions", dict(prompt="a"))
 claim("a fourth is a 503 that is tried again", status == 503 and b"connections" in body and "retry-after" in h and h["connection"] == "close", (status, body, h))
-claim("/health is answered all the same", 0 < health_s(s) < 2)
+claim("/health is answered all the same", 0 < health_s(s) < SOON_S)
 status, text, _ = s.request("GET", "/metrics")
 claim("and what is counted", status == 200, status)
 many += one_byte(s, 200, 1)
-claim("beside connections that send a byte, too", 0 < health_s(s) < 2)
+claim("beside connections that send a byte, too", 0 < health_s(s) < SOON_S)
 claim("the streams go on", all(a.readline() == b"\n" and a.readline().startswith(b"data: ") for a in answers))
 for c in busy + many:
     c.close()

@@ -51,7 +51,7 @@ claim "they end when the first process is killed" until_true none_lives "${pids[
 kill -KILL "$mpirun"
 wait $job 2>/dev/null
 run "$BIN/ptrain" "${common[@]}" --out "$TMP/out" --steps 1 --resume auto
-claim "and leave the folder to the next run" [ $rc = 0 ] || has "$err" "is at step"
+claim "and leave the folder to the next run" [ $rc = 0 ]
 
 # ---- killed while a checkpoint is written, and resumed at once ----
 for k in $(seq "${KILLS:-1}"); do

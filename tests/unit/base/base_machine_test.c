@@ -57,8 +57,7 @@ static struct machine_memory end(void)
 static const char v1_mount[] = "35 31 0:32 / " V1 " rw,relatime shared:3 - cgroup cgroup rw,memory\n";
 static const char v2_mount[] = "31 23 0:28 / " V2 " rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-/* A group of version 1 or 2 in folder: its limit as text, its use, how much of it is cache and shared memory.
- * */
+/* A group of version 1 or 2 in folder: its limit as text, its use, and its parts cache and shared memory. */
 static void v1_group(const char *folder, const char *limit, long long used, long long cache, long long shm)
 {
     char name[256];
