@@ -15,9 +15,9 @@ enum ckpt_proof ckpt_proof(const struct ckpt *c);
 
 /* Checks the checksum blocks that have not been read since the checkpoint was opened, so that one changed
  * byte anywhere is noticed also by a caller that reads a part. n_parts processes share the work: this one
- * does part `part` of 0 .. n_parts - 1. A file without checksums must
- * be the one that was opened, unchanged (ERR_INTEGRITY). Of a URL the rest is not
- * transferred for this; the server is asked whether the files are still the same. */
+ * does part `part` of 0 .. n_parts - 1. A file without checksums must be the one that was opened, unchanged
+ * (ERR_INTEGRITY). Of a URL the rest is not transferred for this; the server is asked whether the files are
+ * still the same. */
 int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e);
 
 /* For processes that share the reading: ckpt_proven_count numbers, for each checksum block the bytes that

@@ -27,8 +27,7 @@ static int read_stat(struct process_stat *s)
     const char *p = strrchr(line, ')');
     return p && sscanf(p + 1,
                        " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %*d %*d %*d %*d %*d %*d %llu "
-                       "%llu "
-                       "%lld",
+                       "%llu %lld",
                        &s->user, &s->system, &s->start, &s->virtual_bytes, &s->resident_pages) == 5
                ? 0
                : -1;

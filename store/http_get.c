@@ -8,10 +8,11 @@
 #include "base/io.h"
 #include "store/store_priv.h"
 
-/* A server may send headers, the body of a redirect or of an error, or hints (status 103) without an end. */
-#define OTHER_MAX \
-    ((int64_t)256 << 10) /* bytes that are not data, of one answer and the redirects before it */
-#define OTHER_STALLS 6   /* so many times the stall limit until the first byte of data */
+/* A server may send headers, the body of a redirect or of an error, or hints (status 103) without an end.
+ * OTHER_MAX: bytes that are not data, of one answer and the redirects before it. OTHER_STALLS: the first byte
+ * of data must come within so many times the stall limit. */
+#define OTHER_MAX ((int64_t)256 << 10)
+#define OTHER_STALLS 6
 
 /* ---- the answer ---- */
 

@@ -330,8 +330,8 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
 
     if (!rq->stream && json_is_object(json_object_get(body, "stream_options")))
         return fault_set(f, BAD, "stream_options", "stream_options go with stream true only");
-    rq->usage_in_every_chunk &=
-        rq->include_usage; /* as in vLLM: without include_usage no event has a usage */
+    /* as in vLLM: without include_usage no event has a usage */
+    rq->usage_in_every_chunk &= rq->include_usage;
     if (read_input(rq, body, f) < 0)
         return -1;
 

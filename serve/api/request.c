@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define TEXT_BEFORE \
-    64 /* tokens of the prompt with a text, before the answer's: more than a run of byte tokens */
+/* Last tokens of the prompt that the text of an answer depends on: more than a run of byte tokens. */
+#define TEXT_BEFORE 64
 
 int fault_set(struct fault *f, int status, const char *param, const char *fmt, ...)
 {

@@ -24,8 +24,7 @@ struct prompt {
     int64_t n;
     char *text; /* as the client wrote it; NULL: it gave ids */
     size_t n_text;
-    int64_t
-        n_added; /* its first tokens, as far as the tokenizer would add them to a text: they are no text */
+    int64_t n_added; /* first tokens that the tokenizer adds to every text: an echo leaves them out */
 };
 struct top_entry {
     int32_t id;
@@ -50,8 +49,7 @@ struct choice {     /* one answer to one prompt */
 
     /* the text of the generated tokens: */
     struct tokenizer_stream *stream;
-    int64_t
-        begins; /* the token with which the text begins, the prompt's included: earlier ones have no text */
+    int64_t begins;       /* the first token, prompt included, that has a text */
     struct json_out text; /* cut at a stop string */
     size_t no_stop;       /* bytes of text in which no stop string is searched: min_tokens */
 
