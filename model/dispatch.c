@@ -1,6 +1,8 @@
 /* dispatch.c - see dispatch.h. */
 #include "model/dispatch.h"
 
+#include "base/alter.h"
+
 static int n_leaves(const struct arrivals *a) { return a->ep / a->tp * a->n_seq; }
 static int n_blocks(const struct arrivals *a) { return n_leaves(a) * a->tp * a->parts; }
 static int n_counts(const struct arrivals *a) { return a->n_seq * a->parts; }
@@ -109,7 +111,8 @@ static void place_rows(struct arrivals *a)
         a->begin[x] = a->n;
         for (int leaf = 0; leaf < leaves; leaf++) {
             int64_t at = (int64_t)x * leaves + leaf;
-            place_sequence(a, first + x, leaf / a->n_seq, leaf % a->n_seq,
+            int from = ORDER("expert_leaves_dp", leaf, (leaf + a->n_seq) % leaves);
+            place_sequence(a, first + x, from / a->n_seq, from % a->n_seq,
                            a->block_end + at * a->tp * a->parts);
             a->leaf_end[at] = a->n;
         }

@@ -95,7 +95,7 @@ static void shape(struct sublayer *s, const struct model *m, const struct branch
                block_begin(c->expert_inter, m->grain, first);
     x->up_cols = act_values(x->act) * x->inter;
     x->of_inter = leaves_cut(leaves_of(c->expert_inter, m->grain, first, each),
-                             m->fast || ALTERED("leaves_inter"));
+                             m->fast || ALTERED("leaves_expert"));
     x->of_up = x->of_inter;
     for (int i = 0; i < x->of_up.n; i++) /* a block of alternating values is as long as all its values */
         x->of_up.end[i] *= act_values(x->act) / act_inputs(x->act);
@@ -331,13 +331,14 @@ static int send_rows(const struct pass *p, struct experts_buf *b, struct mat all
     return arrivals_send(&b->arrivals, m->ep, arrived, b->home, (size_t)m->hidden * dtype_size(m->dt), e);
 }
 
-/* b->row back to the home ranks: *results, in the order of the home lists. */
-static int return_rows(const struct pass *p, struct experts_buf *b, struct mat *results, struct err *e)
+/* b->row back to the home ranks: *results, in the order of the home lists. unrounded: altered, b->sum. */
+static int return_rows(const struct pass *p, struct experts_buf *b, int unrounded, struct mat *results,
+                       struct err *e)
 {
     const struct model *m = p->m;
     struct listed from = { grouped(b, b->row, m->dt, m->hidden), b->arrivals.back };
 
-    *results = from.m;
+    *results = unrounded ? grouped(b, b->sum, DT_F32, m->hidden) : from.m;
     if (!has_dispatch(m))
         return 0;
     *results = rows_of(b->home, m->dt, b->routing.n, m->hidden);
@@ -473,7 +474,7 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     TRY(choose(p, s, b, h, e));
     TRY(send_rows(p, b, h, b->arrived, e));
     TRY(run_experts(p, s, branch, h, e));
-    TRY(return_rows(p, b, &results, e));
+    TRY(return_rows(p, b, ALTERED("expert_unrounded"), &results, e));
     if (has_shared(s))
         TRY(run_shared(p, s, branch, h, e));
 
@@ -582,6 +583,8 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct e
            &side.groups);
 
     /* an output's part in the loss is its weight times it: the weight's gradient, then the output's */
+    if (ALTERED("expert_dot_scaled"))
+        KERNEL(m->dev, scale_rows, d_act, side.weight, side.weight_list);
     KERNEL(m->dev, expert_dot, b->d_row, d_act, act, &x->of_inter);
     if (!has_dispatch(m))
         TRY(comm_all_reduce(m->tp, b->d_row, b->n, e));
@@ -619,7 +622,7 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct exp
     KERNEL(m->dev, linear_dx_experts, grouped(b, b->sum, DT_F32, m->hidden), n_in, dy,
            expert_weights(p, s, b, first, n_in), leaves, &side.groups);
     TRY(complete_rows(p, s, b, -1, e));
-    TRY(return_rows(p, b, &results, e));
+    TRY(return_rows(p, b, ALTERED("expert_dx_unrounded"), &results, e));
     for (int i = 0; i < p->r.n_seq; i++) {
         struct own_rows o = own_rows(p, i);
         float *to = results_in(p, b, b->dx) + o.to * m->hidden;
@@ -688,6 +691,8 @@ static void count_choices(const struct pass *p, const struct sublayer *s, struct
     routing_count(&b->routing, b->count_host);
     for (int64_t i = 0; i < n; i++)
         load[i % n_experts] += b->count_host[i];
+    for (int64_t i = n_experts; ALTERED("balance_batch") && i < n; i++)
+        b->count_host[i] += b->count_host[i - n_experts];
     dev_write(m->dev, b->count, b->count_host, (size_t)n * sizeof *b->count);
     *balance = (struct balance){ m->losses.sequence, m->losses.z, b->count,
                                  seqs_of(p->r.n_seq, p->r.len, m->grain) };
@@ -716,6 +721,8 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     /* the parts of dx, in the contract's order: experts, shared expert, its gate, router */
     TRY(walk_input(p, branch, &h, e));
     TRY(through_up(p, s, b, h, e));
+    if (ALTERED("expert_dx_router_first"))
+        add_small_dx(p, b, d_logits, s->part[ROUTER]);
     if (has_shared(s))
         add_dx(p, b, b->shared_dx);
     if (has_scale(s)) {
@@ -723,7 +730,8 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
         add_small_dx(p, b, d_scale, s->part[SHARED_SCALE]);
     }
     TRY(walk_product(p, s, ROUTER, ROUTER_BIAS, d_logits, h, e));
-    add_small_dx(p, b, d_logits, s->part[ROUTER]);
+    if (!ALTERED("expert_dx_router_first"))
+        add_small_dx(p, b, d_logits, s->part[ROUTER]);
     dev_copy(m->dev, m->sum_rows, b->dx, (size_t)(rows_own(&p->r) * m->hidden) * sizeof(float));
     rc = 0;
 out:

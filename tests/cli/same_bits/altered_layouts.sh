@@ -18,16 +18,19 @@ while IFS='|' read -r name keys both layout; do
     reference
     same "$name" "${layout[@]}"
 done <<'TABLE'
-tp       |                          | --seq-len 33 --global-batch 4              | --tp 2
-bf16_tp  |                          | --seq-len 33 --global-batch 4 --dtype bf16 | --tp 2
-replicas |                          | --seq-len 33 --global-batch 4              | --tp 4
-micro    |                          | --seq-len 33 --global-batch 8              | --micro-batch 1
-micro12  |                          | --seq-len 33 --global-batch 12             | --micro-batch 1
-dp       |                          | --seq-len 33 --global-batch 8              | --ranks 4
-supers   |                          | --seq-len 33 --global-batch 8              | --ranks 2 --zero 2 --micro-batch 1
-runs     |                          | --seq-len 33 --global-batch 12             | --ranks 4 --zero 3 --micro-batch 1
-qwen3    | family=qwen3             | --seq-len 33 --global-batch 4              | --tp 4
-sp       |                          | --seq-len 32 --global-batch 4              | --tp 2 --sp
-tied     | tie_word_embeddings=true | --seq-len 33 --global-batch 8              | --ranks 4
+tp         |                          | --seq-len 33 --global-batch 4              | --tp 2
+bf16_tp    |                          | --seq-len 33 --global-batch 4 --dtype bf16 | --tp 2
+replicas   |                          | --seq-len 33 --global-batch 4              | --tp 4
+micro      |                          | --seq-len 33 --global-batch 8              | --micro-batch 1
+micro12    |                          | --seq-len 33 --global-batch 12             | --micro-batch 1
+dp         |                          | --seq-len 33 --global-batch 8              | --ranks 4
+supers     |                          | --seq-len 33 --global-batch 8              | --ranks 2 --zero 2 --micro-batch 1
+runs       |                          | --seq-len 33 --global-batch 12             | --ranks 4 --zero 3 --micro-batch 1
+qwen3      | family=qwen3             | --seq-len 33 --global-batch 4              | --tp 4
+sp         |                          | --seq-len 32 --global-batch 4              | --tp 2 --sp
+experts    | family=mixtral           | --seq-len 33 --global-batch 4              | --tp 2
+experts_ep | family=mixtral           | --seq-len 33 --global-batch 4 --dtype bf16 | --ranks 2 --ep 2
+balance    | family=mixtral           | --seq-len 33 --global-batch 4 --balance sequence --balance-rate 0.1 | --micro-batch 1
+tied       | tie_word_embeddings=true | --seq-len 33 --global-batch 8              | --ranks 4
 TABLE
 finish
