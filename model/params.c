@@ -321,6 +321,41 @@ int64_t param_count(const struct param *p)
     return box_count(&b);
 }
 
+int param_shape_fits(const struct param *p, int n_dims, const int64_t *shape)
+{
+    return n_dims == p->n_dims && !memcmp(shape, p->shape, sizeof *shape * (size_t)n_dims);
+}
+
+static void shape_text(int n, const int64_t *shape, char out[96])
+{
+    int at = 0;
+    out[0] = 0;
+    for (int i = 0; i < n && at < 90; i++)
+        at += snprintf(out + at, 96 - (size_t)at, "%s%lld", i ? "," : "[", (long long)shape[i]);
+    snprintf(out + (at < 94 ? at : 94), 2, "]");
+}
+
+/* The same shape but for the order of the two dims of the matrix. */
+static int is_turned(const struct param *p, int n_dims, const int64_t *shape)
+{
+    int last = p->n_dims - 1;
+    return n_dims == p->n_dims && !param_is_vector(p) && last > 0 && shape[last] == p->shape[last - 1] &&
+           shape[last - 1] == p->shape[last] && !memcmp(shape, p->shape, sizeof *shape * (size_t)(last - 1));
+}
+
+char *param_shape_differs(const struct param *p, int n_dims, const int64_t *shape, char out[256])
+{
+    char have[96], want[96];
+    const char *why = "is it the config of another model";
+    if (is_turned(p, n_dims, shape))
+        why = p->transposed ? "its matrices are [out][in], this family stores [in][out]"
+                            : "its matrices are [in][out], this family stores [out][in]";
+    shape_text(n_dims, shape, have);
+    shape_text(p->n_dims, p->shape, want);
+    snprintf(out, 256, "is %s, config.json says %s: %s", have, want, why);
+    return out;
+}
+
 int param_is_derived(const char *tensor)
 {
     static const char *const endings[] = { ".rotary_emb.inv_freq", ".attention.bias",

@@ -102,15 +102,6 @@ static int known_beside(const struct plan *p, const char *name)
     return (p->cfg.tied && !strcmp(name, "lm_head.weight")) || param_is_derived(name) || is_buffer(p, name);
 }
 
-static void shape_text(int n, const int64_t *shape, char out[96])
-{
-    int at = 0;
-    out[0] = 0;
-    for (int i = 0; i < n; i++)
-        at += snprintf(out + at, 96 - (size_t)at, "%s%lld", i ? "," : "[", (long long)shape[i]);
-    snprintf(out + at, 96 - (size_t)at, "]");
-}
-
 /* Names of the table's tensors, sorted for bsearch. */
 struct named {
     const char *name;
@@ -137,13 +128,10 @@ static int check_against_table(const struct plan *p, int n, struct named *names,
                            path, t->name, p->cfg.family->name);
 
         const struct param *q = &p->table.p[found->param];
-        char have[96], want[96];
-        shape_text(t->n_dims, t->shape, have);
-        shape_text(q->n_dims, q->shape, want);
-        if (strcmp(have, want))
-            return err_set(e, ERR_CONFIG,
-                           "%s: %s is %s, config.json says %s: is it the config of another model", path,
-                           t->name, have, want);
+        char how[256];
+        if (!param_shape_fits(q, t->n_dims, t->shape))
+            return err_set(e, ERR_CONFIG, "%s: %s %s", path, t->name,
+                           param_shape_differs(q, t->n_dims, t->shape, how));
         if (t->role == ROLE_WEIGHT)
             found->seen = 1;
     }

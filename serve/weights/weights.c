@@ -125,16 +125,14 @@ static int read_param(struct reader *r, const struct param *p, const struct box 
 {
     int i = ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name);
     const struct ckpt_tensor *t = i < 0 ? NULL : ckpt_tensor(r->l->ckpt, i);
+    char how[256];
 
     if (!t)
         return err_set(e, ERR_FORMAT,
                        "there is no tensor %s, which this config.json needs: is the checkpoint whole",
                        p->name);
-    if (t->n_dims != p->n_dims || memcmp(t->shape, p->shape, sizeof *t->shape * (size_t)p->n_dims))
-        return err_set(e, ERR_FORMAT,
-                       "%s is [%lld,%lld], config.json says [%lld,%lld]: do they belong together", p->name,
-                       (long long)t->shape[0], (long long)(t->n_dims > 1 ? t->shape[1] : 1),
-                       (long long)p->shape[0], (long long)p->shape[1]);
+    if (!param_shape_fits(p, t->n_dims, t->shape))
+        return err_set(e, ERR_FORMAT, "%s %s", p->name, param_shape_differs(p, t->n_dims, t->shape, how));
     if (stored_dtype(t) < 0)
         return err_set(e, ERR_FORMAT, "%s is stored as %s, weights are F32, BF16 or F16: convert it first",
                        p->name, stored_dtype_name(t->dtype));

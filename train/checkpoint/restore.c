@@ -159,15 +159,14 @@ static int find_tensor(struct ckpt *source, enum ckpt_role role, const struct pa
 {
     int i = ckpt_find(source, role, p->name);
     const struct ckpt_tensor *x;
+    char how[256];
     if (i < 0)
         return err_set(e, ERR_FORMAT, "%s: %s%s is missing: does config.json belong to these weights",
                        ckpt_path(source), ckpt_role_prefix[role], p->name);
     x = ckpt_tensor(source, i);
-    if (x->n_dims != p->n_dims || memcmp(x->shape, p->shape, sizeof *x->shape * (size_t)p->n_dims))
-        return err_set(e, ERR_FORMAT, "%s: %s is [%lld,%lld], config.json says [%lld,%lld]",
-                       ckpt_path(source), p->name, (long long)x->shape[0],
-                       (long long)(x->n_dims > 1 ? x->shape[1] : 1), (long long)p->shape[0],
-                       (long long)p->shape[1]);
+    if (!param_shape_fits(p, x->n_dims, x->shape))
+        return err_set(e, ERR_FORMAT, "%s: %s %s", ckpt_path(source), p->name,
+                       param_shape_differs(p, x->n_dims, x->shape, how));
     if (x->dtype != STORED_F32 && x->dtype != STORED_BF16 && x->dtype != STORED_F16)
         return err_set(e, ERR_FORMAT, "%s: %s is %s: fp32, bf16 and fp16 are read", ckpt_path(source),
                        p->name, stored_dtype_name(x->dtype));

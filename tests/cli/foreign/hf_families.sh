@@ -51,7 +51,7 @@ open(sys.argv[3] + "/model.safetensors", "wb").write(struct.pack("<Q", len(h)) +
 open(sys.argv[3] + "/config.json", "w").write(open(sys.argv[2] + "/config.json").read())
 PY
 
-for dir in "$models"/*/; do
+for dir in "$models"/*/ "$FIXTURES/experts/hf/gptoss-f32/"; do
     m=$(basename "$dir") src=$dir/model
     digest=$("$BIN/reshard" digest "$src")
     chain=$src

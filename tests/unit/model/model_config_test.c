@@ -371,3 +371,49 @@ TEST(layers_with_experts_are_those_that_the_config_says)
     CHECK_INT(parse("{\"model_type\":\"qwen3_moe\",\"mlp_only_layers\":[512]}"), -ERR_CONFIG);
     CHECK_INT(parse("{\"model_type\":\"qwen3_moe\",\"decoder_sparse_step\":0}"), -ERR_CONFIG);
 }
+
+#define GPT_OSS \
+    "{\"model_type\":\"gpt_oss\",\"num_hidden_layers\":5,\"num_attention_heads\":8,\"num_key_value_heads\":" \
+    "2,\"intermediate_size\":40,\"hidden_size\":72"
+TEST(gpt_oss_has_windows_in_turn_and_a_clamp_in_both_layouts)
+{
+    static const char *const layouts[] = {
+        GPT_OSS
+        ",\"sliding_window\":9,\"rope_theta\":150000.0,\"experts_per_token\":3,\"num_local_experts\":6,"
+        "\"swiglu_limit\":5.0,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":32.0,\"truncate\":false,"
+        "\"original_max_position_embeddings\":64}}",
+        GPT_OSS
+        ",\"sliding_window\":9,\"num_experts_per_tok\":3,\"num_local_experts\":6,\"swiglu_limit\":5.0,"
+        "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\","
+        "\"full_attention\",\"sliding_attention\"],\"rope_parameters\":{\"rope_type\":\"yarn\","
+        "\"rope_theta\":150000.0,\"factor\":32.0,\"truncate\":false,"
+        "\"original_max_position_embeddings\":64}}",
+    };
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(parse(layouts[i]), 0);
+        CHECK_INT(model_config_computed(&c, &e), 0);
+        for (int64_t l = 0; l < 5; l++)
+            CHECK_INT(model_layer_window(&c, l), l % 2 ? 0 : 9);
+        CHECK_INT(c.experts_per_token, 3);
+        CHECK_INT(c.yarn_exact, 1);
+        CHECK_INT(c.expert_inter, 40);
+        CHECK_NEAR(c.swiglu_limit, 5, 0);
+        CHECK_NEAR(c.swiglu_alpha, 1.702, 0);
+        CHECK_NEAR(c.rope_theta, 150000, 0);
+        struct model_config first = c;
+        char *text = model_config_json(&c, "float32");
+        CHECK_INT(parse(text), 0);
+        CHECK_INT(model_config_same(&first, &c, "what was written", &e), 0);
+        free(text);
+    }
+}
+
+TEST(a_bad_clamp_or_too_many_experts_are_refused_in_one_line)
+{
+    CHECK_INT(parse(GPT_OSS ",\"swiglu_limit\":0}"), -ERR_CONFIG);
+    CHECK_HAS(e.text, "swiglu_limit 0");
+    CHECK_INT(parse(GPT_OSS ",\"swiglu_alpha\":-1.0}"), -ERR_CONFIG);
+    CHECK_HAS(e.text, "swiglu_alpha -1");
+    CHECK_INT(parse(GPT_OSS ",\"num_local_experts\":4,\"experts_per_token\":5}"), -ERR_CONFIG);
+    CHECK_HAS(e.text, "5 of 4 experts");
+}

@@ -385,3 +385,27 @@ TEST(planning_deepseek_v3_takes_less_than_a_second)
     params_local_close(&local);
     param_table_close(&o.t);
 }
+
+/* transformers#47031: experts with both sizes equal were transposed in silence. gate_up shows the orientation
+ * where down cannot, and the other way round. */
+TEST(experts_of_the_wrong_orientation_are_named)
+{
+    struct model_config c;
+    struct param_table t;
+    char how[256];
+    const char *text = "{\"model_type\":\"gpt_oss\",\"num_hidden_layers\":1,\"hidden_size\":64,"
+                       "\"intermediate_size\":64,\"num_local_experts\":4,\"head_dim\":16}";
+    CHECK_INT(model_config_parse(&c, text, "config.json", &e), 0);
+    CHECK_INT(param_table_open(&t, &c, &e), 0);
+    const struct param *up = &t.p[param_find(&t, "model.layers.0.mlp.experts.gate_up_proj")];
+    const struct param *down = &t.p[param_find(&t, "model.layers.0.mlp.experts.down_proj")];
+    const int64_t right[3] = { 4, 64, 128 }, turned[3] = { 4, 128, 64 }, other[3] = { 4, 64, 96 };
+
+    CHECK(down->shape[1] == down->shape[2]);
+    CHECK(param_shape_fits(up, 3, right) && !param_shape_fits(up, 3, turned));
+    CHECK_HAS(param_shape_differs(up, 3, turned, how), "is [4,128,64], config.json says [4,64,128]");
+    CHECK_HAS(how, "its matrices are [out][in], this family stores [in][out]");
+    CHECK_HAS(param_shape_differs(up, 3, other, how), "is it the config of another model");
+    CHECK_HAS(param_shape_differs(up, 2, turned, how), "is [4,128], config.json says [4,64,128]");
+    param_table_close(&t);
+}
