@@ -18,10 +18,12 @@
 #define LOOK_MS 100 /* between looks into /proc, where the kernel has no pidfds */
 #define STACK_BYTES (64 << 10)
 
-/* A process; started: in clock ticks after the boot, so that a number that is used again deceives nobody. */
+/* A process. started: in clock ticks after the boot, because numbers of processes are used again. boot: names
+ * the boot, because a launcher may pass the variable on to other machines. */
 struct process {
     long pid;
     unsigned long long started;
+    char boot[40];
 };
 
 /* When a process started; 0: it has ended. */
@@ -44,10 +46,21 @@ static unsigned long long start_of(long pid)
     return state == 'Z' ? 0 : started;
 }
 
+/* The number that the kernel gave this boot of this machine; "-": unknown. */
+static void read_boot(char boot[40])
+{
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!f || fscanf(f, "%39s", boot) != 1)
+        snprintf(boot, 40, "-");
+    if (f)
+        fclose(f);
+}
+
 void leash_offer(void)
 {
-    char text[64];
-    snprintf(text, sizeof text, "%ld %llu", (long)getpid(), start_of(getpid()));
+    char text[128], boot[40];
+    read_boot(boot);
+    snprintf(text, sizeof text, "%ld %llu %s", (long)getpid(), start_of(getpid()), boot);
     setenv(env_table[ENV_SHARDLINE_LAUNCHER].name, text, 1);
 }
 
@@ -73,7 +86,11 @@ int leash_hold(struct err *e)
     pthread_attr_t attr;
     pthread_t thread;
     sigset_t all, before;
-    if (!text || sscanf(text, "%ld %llu", &p.pid, &p.started) != 2 || !p.started)
+    char boot[40];
+    if (!text || sscanf(text, "%ld %llu %39s", &p.pid, &p.started, p.boot) != 3 || !p.started)
+        return 0;
+    read_boot(boot);
+    if (strcmp(boot, p.boot))
         return 0;
     if (!(arg = malloc(sizeof *arg)))
         return err_set(e, ERR_MEMORY, "no memory for a thread");

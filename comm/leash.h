@@ -10,7 +10,7 @@
 void leash_offer(void);
 
 /* In a rank: starts a thread that kills this process as soon as the process of SHARDLINE_LAUNCHER has ended.
- * Without that variable it does nothing. ERR_MEMORY: no thread. */
+ * Without that variable, and on another machine, it does nothing. ERR_MEMORY: no thread. */
 int leash_hold(struct err *e);
 
 #endif

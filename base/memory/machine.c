@@ -200,7 +200,7 @@ enum { STACK_BYTES = 1 << 20 };
 int machine_check_stack(struct err *e)
 {
     struct rlimit stack;
-    /* no limit is RLIM_INFINITY, the largest number */
+    /* no limit is the largest number */
     if (getrlimit(RLIMIT_STACK, &stack) < 0 || stack.rlim_cur >= STACK_BYTES)
         return 0;
     return err_set(e, ERR_USAGE,

@@ -53,6 +53,16 @@ wait $job 2>/dev/null
 run "$BIN/ptrain" "${common[@]}" --out "$TMP/out" --steps 1 --resume auto
 claim "and leave the folder to the next run" [ $rc = 0 ]
 
+# ---- ranks end with a first process that has ended, but not with one of another machine, which they cannot see ----
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+boot=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || echo -)
+for of in another $boot; do
+    rm -rf "$TMP/out"
+    SHARDLINE_LAUNCHER="999999999 1 $of" run timeout -k 5 100 mpirun -q -n 1 "$BIN/ptrain" "${common[@]}" --out "$TMP/out" --steps 1
+    [ "$of" = another ] && claim "a first process of another machine does not end the rank" [ $rc = 0 ]
+    [ "$of" = "$boot" ] && claim "one that has ended here does" [ $rc != 0 ]
+done
+
 # ---- killed while a checkpoint is written, and resumed at once ----
 for k in $(seq "${KILLS:-1}"); do
     rm -rf "$TMP/out"
