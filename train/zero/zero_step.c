@@ -211,22 +211,45 @@ static int shard_levels(const struct batch_plan *b, int stage)
     return stage >= 2 || b->supers > 1 ? tree_levels(b->supers, 1) : 0;
 }
 
+/* Ranks of a machine that share gathered parameters. A group of experts has one of `fold` neighbouring dp
+ * ranks. */
+static double sharers_of(const struct model *m, int sharers, int group)
+{
+    const struct layout *l = &m->local.layout;
+    int fold = group == GROUP_EXPERT && l->ep > 1 ? l->ep / (l->tp * l->cp) : 1;
+    return sharers > fold ? sharers / fold : 1;
+}
+
+/* What ZeRO-3 gathers into. */
+static double slots_bytes(const struct model *m, int sharers)
+{
+    struct slot_size size[ZERO_SLOTS][GROUPS];
+    double sum = 0;
+
+    zero_slot_sizes(m, size);
+    for (int i = 0; i < ZERO_SLOTS; i++)
+        for (int g = 0; g < GROUPS; g++) {
+            double bytes = (double)size[i][g].flat * (double)dtype_size(m->dt) + (double)size[i][g].packs;
+            sum += bytes / sharers_of(m, sharers, g);
+        }
+    return sum;
+}
+
 void zero_measure(const struct model *m, int sharers, struct zero_options how, const struct batch_plan *b,
                   double bytes[MEM_CATS])
 {
-    double el = (double)dtype_size(m->dt), flat = 0, own = 0, grads = 0, packs = 0, slots = 0;
+    double el = (double)dtype_size(m->dt), own = 0, grads = 0, whole = 0;
+    double shared = how.stage == 3 ? slots_bytes(m, sharers) : 0;
     int levels = tree_levels(b->local, b->micro), shards = shard_levels(b, how.stage), n = m->local.n_vectors;
-    struct slot_size size[ZERO_SLOTS][GROUPS];
 
-    zero_slot_sizes(m, size);
-    for (int i = 0; i < ZERO_SLOTS * GROUPS; i++)
-        slots += (double)size[i / GROUPS][i % GROUPS].flat * el + (double)size[i / GROUPS][i % GROUPS].packs;
     for (int v = 0; v < n + m->table.cfg.tied; v++) {
         const struct unit_part *of = &m->local.unit[v == n ? 0 : v];
         struct rotation rotation = rotation_of(m, b, how, (int)of->group);
         double f = (double)of->flat, mine = how.stage ? f / of->n_slices : f;
-        packs += v < n ? (double)model_pack_bytes(m, v) : 0;
-        flat += v < n ? f : 0;
+        double here = sharers_of(m, sharers, (int)of->group);
+        if (v < n && how.stage < 3)
+            shared += ((double)model_pack_bytes(m, v) + (how.stage ? f * el : 0)) / here;
+        whole += v < n && how.stage == 0 ? f * el : 0;
         own += v < n ? mine : 0;
         grads += f * 4 * (rotation.n ? 0 : levels) + mine * 4 * shards;
     }
@@ -234,9 +257,7 @@ void zero_measure(const struct model *m, int sharers, struct zero_options how, c
         struct rotation rotation = rotation_of(m, b, how, g);
         grads += 4.0 * (double)(rotation.flat[0] + rotation.flat[1]);
     }
-    bytes[MEM_PARAMS] += how.stage == 3   ? own * el + slots / sharers
-                         : how.stage == 0 ? flat * el + packs / sharers
-                                          : (flat * el + packs) / sharers;
+    bytes[MEM_PARAMS] += shared + (how.stage == 3 ? own * el : whole);
     bytes[MEM_GRADS] += grads;
     bytes[MEM_OPTIM] += (m->dt == DT_F32 ? 8 : 12) * own;
 }

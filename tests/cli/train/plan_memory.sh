@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # all
 # plan_memory.sh - the peak that every rank's tracked allocator saw, beside what --dry-run plans for the fullest rank: within 5 % in both
-# directions, in all and by category (a category of less than 2 % of the whole: within 2 % of that), for seventeen layouts.
+# directions, in all and by category (a category of less than 2 % of the whole: within 2 % of that), for seventeen layouts
+# of a dense model and eleven of a mixture of experts.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 40000 >"$TMP/text"
 config "$TMP/model.json" hidden_size=256 num_hidden_layers=8 num_attention_heads=8 num_key_value_heads=4 head_dim=32 intermediate_size=704 vocab_size=8192
@@ -16,17 +17,22 @@ planned() { sed -n "s/^$1 *\([0-9.]*\) \([kMG]*B\) a rank$/\1 \2/p" <<<"$plan" |
 # near MEASURED PLANNED WHOLE
 near() { awk -v a="${1:-0}" -v b="${2:-0}" -v w="$3" 'BEGIN { d = a > b ? a - b : b - a; exit !(d <= 0.05 * a || (a < 0.02 * w && d <= 0.02 * w)) }'; }
 
-while read -r layout; do
-    read -r -a words <<<"$layout"
-    plan=$("$BIN/ptrain" "${common[@]}" "${words[@]}" --dry-run)
-    train one "${words[@]}"
-    claim "$layout: runs" [ $rc = 0 ] || continue
-    all=$(whole one)
-    claim "$layout: the peak of all, $all bytes, as planned" near "$all" "$(planned memory)" "$all"
-    for cat in params grads optim acts comm work; do
-        claim "$layout: $cat, $(measured one $cat) bytes of $all, as planned" near "$(measured one $cat)" "$(planned $cat)" "$all"
+compare_layouts() {         # of its input, a layout a line
+    local layout words plan all cat
+    while read -r layout; do
+        read -r -a words <<<"$layout"
+        plan=$("$BIN/ptrain" "${common[@]}" "${words[@]}" --dry-run)
+        train one "${words[@]}"
+        claim "$layout: runs" [ $rc = 0 ] || continue
+        all=$(whole one)
+        claim "$layout: the peak of all, $all bytes, as planned" near "$all" "$(planned memory)" "$all"
+        for cat in params grads optim acts comm work; do
+            claim "$layout: $cat, $(measured one $cat) bytes of $all, as planned" near "$(measured one $cat)" "$(planned $cat)" "$all"
+        done
     done
-done <<'LAYOUTS'
+}
+
+compare_layouts <<'LAYOUTS'
 --ranks 1
 --ranks 2
 --ranks 4 --zero 1
@@ -44,5 +50,21 @@ done <<'LAYOUTS'
 --ranks 1 --recompute full
 --ranks 2 --dtype bf16
 --pp 2 --tp 2 --ranks 8 --zero 3 --micro-batch 1 --dtype bf16
+LAYOUTS
+
+echo '{"model_type":"qwen2_moe","hidden_size":256,"num_hidden_layers":4,"num_attention_heads":8,"num_key_value_heads":4,"head_dim":32,"intermediate_size":704,
+"vocab_size":2048,"num_experts":8,"num_experts_per_tok":2,"moe_intermediate_size":176,"shared_expert_intermediate_size":352}' >"$TMP/model.json"
+compare_layouts <<'LAYOUTS'
+--ranks 1
+--tp 2
+--ranks 2 --ep 2
+--ranks 4 --ep 4 --zero 1
+--ranks 4 --ep 4 --zero 3 --micro-batch 1
+--ranks 4 --ep 2 --zero 2
+--ranks 8 --ep 4 --zero 1
+--tp 2 --ep 4 --ranks 4 --zero 3
+--ranks 2 --ep 2 --recompute full
+--ranks 4 --ep 4 --recompute selective --dtype bf16
+--pp 2 --ep 2 --ranks 4 --micro-batch 1 --schedule zero-bubble
 LAYOUTS
 finish
