@@ -343,7 +343,7 @@ static int is_turned(const struct param *p, int n_dims, const int64_t *shape)
            shape[last - 1] == p->shape[last] && !memcmp(shape, p->shape, sizeof *shape * (size_t)(last - 1));
 }
 
-char *param_shape_differs(const struct param *p, int n_dims, const int64_t *shape, char out[256])
+char *param_shape_differs(const struct param *p, int n_dims, const int64_t *shape, char out[320])
 {
     char have[96], want[96];
     const char *why = "is it the config of another model";
@@ -352,7 +352,7 @@ char *param_shape_differs(const struct param *p, int n_dims, const int64_t *shap
                             : "its matrices are [in][out], this family stores [out][in]";
     shape_text(n_dims, shape, have);
     shape_text(p->n_dims, p->shape, want);
-    snprintf(out, 256, "is %s, config.json says %s: %s", have, want, why);
+    snprintf(out, 320, "is %s, config.json says %s: %s", have, want, why);
     return out;
 }
 

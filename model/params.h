@@ -181,7 +181,7 @@ int param_shape_fits(const struct param *p, int n_dims, const int64_t *shape);
 /* For messages: how a file's tensor differs, "is [..], config.json says [..]: …". A matrix in the other
  * orientation is named as that; where both sizes of one matrix agree, another tensor of the same experts
  * shows it. Returns out. */
-char *param_shape_differs(const struct param *p, int n_dims, const int64_t *shape, char out[256]);
+char *param_shape_differs(const struct param *p, int n_dims, const int64_t *shape, char out[320]);
 
 /* One kind's values in its tensor, whatever the tensor's form. Value (i, j, ...) of the component lies at
  * box.start + (i, j, ...), but at box.start + i * stride in dim split_dim. box.extent counts values.

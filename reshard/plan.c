@@ -128,7 +128,7 @@ static int check_against_table(const struct plan *p, int n, struct named *names,
                            path, t->name, p->cfg.family->name);
 
         const struct param *q = &p->table.p[found->param];
-        char how[256];
+        char how[320];
         if (!param_shape_fits(q, t->n_dims, t->shape))
             return err_set(e, ERR_CONFIG, "%s: %s %s", path, t->name,
                            param_shape_differs(q, t->n_dims, t->shape, how));

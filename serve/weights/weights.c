@@ -125,7 +125,7 @@ static int read_param(struct reader *r, const struct param *p, const struct box 
 {
     int i = ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name);
     const struct ckpt_tensor *t = i < 0 ? NULL : ckpt_tensor(r->l->ckpt, i);
-    char how[256];
+    char how[320];
 
     if (!t)
         return err_set(e, ERR_FORMAT,

@@ -159,7 +159,7 @@ static int find_tensor(struct ckpt *source, enum ckpt_role role, const struct pa
 {
     int i = ckpt_find(source, role, p->name);
     const struct ckpt_tensor *x;
-    char how[256];
+    char how[320];
     if (i < 0)
         return err_set(e, ERR_FORMAT, "%s: %s%s is missing: does config.json belong to these weights",
                        ckpt_path(source), ckpt_role_prefix[role], p->name);

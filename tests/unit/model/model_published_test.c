@@ -392,7 +392,7 @@ TEST(experts_of_the_wrong_orientation_are_named)
 {
     struct model_config c;
     struct param_table t;
-    char how[256];
+    char how[320];
     const char *text = "{\"model_type\":\"gpt_oss\",\"num_hidden_layers\":1,\"hidden_size\":64,"
                        "\"intermediate_size\":64,\"num_local_experts\":4,\"head_dim\":16}";
     CHECK_INT(model_config_parse(&c, text, "config.json", &e), 0);
