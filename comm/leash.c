@@ -16,7 +16,7 @@
 #include "base/env.h"
 
 #define LOOK_MS 100 /* between looks into /proc, where the kernel has no pidfds */
-#define STACK_BYTES (64 << 10)
+#define STACK_BYTES (256 << 10)
 
 /* A process. started: in clock ticks after the boot, because numbers of processes are used again. boot: names
  * the boot, because a launcher may pass the variable on to other machines. */

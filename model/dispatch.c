@@ -17,6 +17,7 @@ void arrivals_carve(struct arrivals *a, struct arena *from)
     a->counts = ARENA_NEW(from, int32_t, (int64_t)a->ep * a->n_experts * n_counts(a));
     a->to = ARENA_NEW(from, int64_t, a->ep);
     a->from = ARENA_NEW(from, int64_t, a->ep);
+    a->place = ARENA_NEW(from, int32_t, (int64_t)a->ep * n_local(a) * a->n_seq);
     a->list = ARENA_NEW(from, int32_t, a->capacity);
     a->back = ARENA_NEW(from, int32_t, a->capacity);
     a->begin = ARENA_NEW(from, int64_t, n_local(a) + 1);
@@ -75,49 +76,47 @@ static void count_traffic(struct arrivals *a, const struct routing *home)
     }
 }
 
-/* The arrived row at which rank r's rows of a local expert's part begin. */
-static int64_t arrived_at(const struct arrivals *a, int rank, int expert, int part)
+/* Where the grouped rows of a rank's local expert x and sequence begin. */
+static int32_t *place_of(const struct arrivals *a, int rank, int x, int seq)
 {
-    int64_t at = 0;
-    for (int r = 0; r < rank; r++)
-        at += a->from[r];
-    for (int x = first_local(a); x <= expert; x++)
-        for (int i = 0; i < (x < expert ? n_counts(a) : part); i++)
-            at += count_of(a, rank, x, i);
-    return at;
+    return &a->place[((int64_t)rank * n_local(a) + x) * a->n_seq + seq];
 }
 
-/* The rows of one sequence of dp rank d for one expert: its tp ranks' shares, by position. block_end: of the
- * sequence's blocks. */
-static void place_sequence(struct arrivals *a, int expert, int d, int seq, int64_t *block_end)
-{
-    for (int block = 0; block < a->tp * a->parts; block++) {
-        int rank = d * a->tp + block / a->parts, part = seq * a->parts + block % a->parts;
-        int32_t n = count_of(a, rank, expert, part);
-        int64_t at = n ? arrived_at(a, rank, expert, part) : 0;
-        for (int32_t i = 0; i < n; i++) {
-            a->list[a->n] = (int32_t)(at + i);
-            a->back[at + i] = (int32_t)a->n++;
-        }
-        block_end[block] = a->n;
-    }
-}
-
-static void place_rows(struct arrivals *a)
+/* Grouped order: by expert; then by dp rank and sequence, a leaf; then by tp rank, whose shares follow each
+ * other by position. */
+static void place_groups(struct arrivals *a)
 {
     int first = first_local(a), n = n_local(a), leaves = n_leaves(a);
     a->n = 0;
     for (int x = 0; x < n; x++) {
         a->begin[x] = a->n;
         for (int leaf = 0; leaf < leaves; leaf++) {
-            int64_t at = (int64_t)x * leaves + leaf;
-            int from = ORDER("expert_leaves_dp", leaf, (leaf + a->n_seq) % leaves);
-            place_sequence(a, first + x, from / a->n_seq, from % a->n_seq,
-                           a->block_end + at * a->tp * a->parts);
-            a->leaf_end[at] = a->n;
+            int seq = leaf % a->n_seq;
+            for (int t = 0; t < a->tp; t++) {
+                int rank = leaf / a->n_seq * a->tp + t;
+                *place_of(a, rank, x, seq) = (int32_t)a->n;
+                a->n += count_of(a, rank, first + x, seq);
+            }
+            a->leaf_end[(int64_t)x * leaves + leaf] = a->n;
         }
     }
     a->begin[n] = a->n;
+}
+
+/* The rows in the order of arrival: by rank, expert and sequence. */
+static void place_rows(struct arrivals *a)
+{
+    int first = first_local(a), n = n_local(a);
+    int32_t at = 0;
+    for (int rank = 0; rank < a->ep; rank++)
+        for (int x = 0; x < n; x++)
+            for (int seq = 0; seq < a->n_seq; seq++) {
+                int32_t to = *place_of(a, rank, x, seq), count = count_of(a, rank, first + x, seq);
+                for (int32_t i = 0; i < count; i++) {
+                    a->list[to + i] = at;
+                    a->back[at++] = to + i;
+                }
+            }
 }
 
 int arrivals_fill(struct arrivals *a, struct comm *ep, const struct routing *home, struct err *e)
@@ -129,6 +128,7 @@ int arrivals_fill(struct arrivals *a, struct comm *ep, const struct routing *hom
     count_home_rows(a, home, mine);
     TRY(comm_all_gather(ep, a->counts, mine, (size_t)each * sizeof *mine, e));
     count_traffic(a, home);
+    place_groups(a);
     place_rows(a);
     rc = 0;
 out:

@@ -28,6 +28,7 @@ struct arrivals {
     int64_t capacity, n; /* grouped rows: at most, now */
     int32_t *counts;     /* [ep][n_experts][n_seq * parts]: rows of every rank's home rows */
     int64_t *to, *from;  /* [ep]: rows to and from every rank */
+    int32_t *place;      /* [ep][local experts][n_seq]: where their grouped rows begin */
     int32_t *list;       /* [capacity]: the arrived row of a grouped row */
     int32_t *back;       /* [capacity]: the grouped row of an arrived row */
     int64_t *begin;      /* [n_local + 1] */
@@ -37,8 +38,8 @@ struct arrivals {
 
 /* Takes the lists from a. */
 void arrivals_carve(struct arrivals *a, struct arena *from);
-/* Exchanges counts and fills the lists from the choice in `home`, which has all experts. Collective over ep.
- * */
+/* Exchanges counts and fills the lists from the choice in `home`, which has all experts. Collective over
+ * ep. */
 int arrivals_fill(struct arrivals *a, struct comm *ep, const struct routing *home, struct err *e);
 /* Rows of row_bytes: from home rows in the order that is sent, to arrived rows; and back. Collective. */
 int arrivals_send(const struct arrivals *a, struct comm *ep, void *arrived, const void *home,

@@ -349,7 +349,7 @@ static int return_rows(const struct pass *p, struct experts_buf *b, int unrounde
 /* ---- forward ---- */
 
 /* With ep: which rows come from where, and their weights. */
-static int meet_experts(const struct pass *p, struct experts_buf *b, struct err *e)
+static int find_rows(const struct pass *p, struct experts_buf *b, struct err *e)
 {
     const struct model *m = p->m;
     const struct routing *r = &b->routing;
@@ -388,7 +388,7 @@ static int choose(const struct pass *p, const struct sublayer *s, struct experts
     b->routing.n_home = share.n;
     routing_fill(&b->routing);
     b->n = b->routing.n;
-    return has_dispatch(m) ? meet_experts(p, b, e) : 0;
+    return has_dispatch(m) ? find_rows(p, b, e) : 0;
 }
 
 static void activate(const struct pass *p, const struct sublayer *s, struct branch_buf *branch)
