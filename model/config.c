@@ -448,6 +448,37 @@ static int parse_numbers(struct model_config *c, const json_t *o, const char *wh
     return 0;
 }
 
+static int reads_size(const struct family *f, const char *key)
+{
+    for (const struct config_size *k = f->size; k->key; k++)
+        if (!strcmp(k->key, key))
+            return 1;
+    return 0;
+}
+
+/* Keys of routers that choose in another way than by the largest score of a softmax. */
+static int check_softmax_router(struct model_config *c, const json_t *o, const char *what, struct err *e)
+{
+    const char *scores = "softmax", *method = "greedy";
+    int64_t groups = 1;
+    int rc;
+
+    if (reads_size(c->family, "n_group")) /* the family has groups, and a router of its own */
+        return 0;
+    TRY(jx_text(o, what, "scoring_func", &scores, e));
+    TRY(jx_text(o, what, "topk_method", &method, e));
+    TRY(jx_int(o, what, "n_group", &groups, e));
+    if (strcmp(scores, "softmax"))
+        config_not_computed(c, "scoring_func %.40s", scores);
+    if (strcmp(method, "greedy"))
+        config_not_computed(c, "topk_method %.40s", method);
+    if (groups != 1)
+        config_not_computed(c, "n_group %lld", (long long)groups);
+    rc = 0;
+out:
+    return rc < 0 ? rc : 0;
+}
+
 /* mlp_only_layers of Qwen3-MoE: these have no experts. */
 static int parse_dense(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
@@ -509,6 +540,8 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     TRY(config_read_windows(c, o, what, e));
     if (family_has(c, F_EXPERTS))
         TRY(parse_dense(c, o, what, e));
+    if (family_has(c, F_EXPERTS))
+        TRY(check_softmax_router(c, o, what, e));
     TRY(parse_clamp(c, o, what, e));
     TRY(parse_eos(c, o, what, e));
 

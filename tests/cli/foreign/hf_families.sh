@@ -105,6 +105,7 @@ refused() {
     claim "$what: nothing appears" [ ! -e x ]
 }
 refused "a missing expert" mixtral-f32-sharded "del t['$x.7.w2.weight']" "has no $x.7.w2.weight"
+refused "a missing router" mixtral-f32-sharded "del t['model.layers.1.block_sparse_moe.gate.weight']" "has no model.layers.1.block_sparse_moe.gate.weight"
 refused "one expert too many" mixtral-f32-sharded "t['$x.8.w2.weight'] = t['$x.7.w2.weight']" "$x.8.w2.weight is not a tensor of the mixtral model"
 refused "a missing norm" gemma3-f32 "del t['model.layers.3.self_attn.q_norm.weight']" "has no model.layers.3.self_attn.q_norm.weight"
 refused "experts in a dense layer" qwen3moe-f32 "t['model.layers.1.mlp.gate.weight'] = t['model.layers.0.mlp.gate.weight']" "model.layers.1.mlp.gate.weight is not"
