@@ -32,7 +32,8 @@ static const char *const other_families[] = {
     "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":8,\"vocab_size\":71,\"n_positions\":19}",
     "{\"model_type\":\"gpt2\",\"n_embd\":12,\"n_layer\":3,\"n_head\":6,\"n_inner\":50,\"vocab_size\":71,\"n_"
     "positions\":5,\"tie_word_embeddings\":false}",
-    "{\"model_type\":\"gpt_neox\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":6,"
+    "{\"model_type\":\"gpt_neox\",\"hidden_size\":24,\"num_hidden_layers\":3,\"rotary_pct\":1.0,\"num_"
+    "attention_heads\":6,"
     "\"intermediate_size\":50,\"vocab_size\":71}",
     "{\"model_type\":\"gemma3_text\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,"
     "\"num_key_value_heads\":2,\"head_dim\":4,"
