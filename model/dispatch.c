@@ -17,7 +17,7 @@ void arrivals_carve(struct arrivals *a, struct arena *from)
     a->counts = ARENA_NEW(from, int32_t, (int64_t)a->ep * a->n_experts * n_counts(a));
     a->to = ARENA_NEW(from, int64_t, a->ep);
     a->from = ARENA_NEW(from, int64_t, a->ep);
-    a->place = ARENA_NEW(from, int32_t, (int64_t)a->ep * n_local(a) * a->n_seq);
+    a->place = ARENA_NEW(from, int32_t, (int64_t)a->ep * n_local(a) * n_counts(a));
     a->list = ARENA_NEW(from, int32_t, a->capacity);
     a->back = ARENA_NEW(from, int32_t, a->capacity);
     a->begin = ARENA_NEW(from, int64_t, n_local(a) + 1);
@@ -76,42 +76,50 @@ static void count_traffic(struct arrivals *a, const struct routing *home)
     }
 }
 
-/* Where the grouped rows of a rank's local expert x and sequence begin. */
-static int32_t *place_of(const struct arrivals *a, int rank, int x, int seq)
+/* Where the grouped rows of a rank's part for local expert x begin. */
+static int32_t *place_of(const struct arrivals *a, int rank, int x, int part)
 {
-    return &a->place[((int64_t)rank * n_local(a) + x) * a->n_seq + seq];
+    return &a->place[((int64_t)rank * n_local(a) + x) * n_counts(a) + part];
 }
 
-/* Grouped order: by expert; then by dp rank and sequence, a leaf; then by tp rank, whose shares follow each
- * other by position. */
+/* The rows of one sequence of dp rank d for local expert x: its tp ranks' shares, by position. block_end: of
+ * the sequence's blocks. */
+static void place_sequence(struct arrivals *a, int x, int d, int seq, int64_t *block_end)
+{
+    for (int block = 0; block < a->tp * a->parts; block++) {
+        int rank = d * a->tp + block / a->parts, part = seq * a->parts + block % a->parts;
+        *place_of(a, rank, x, part) = (int32_t)a->n;
+        a->n += count_of(a, rank, first_local(a) + x, part);
+        block_end[block] = a->n;
+    }
+}
+
+/* Grouped order: by expert; then by dp rank and sequence, a leaf. */
 static void place_groups(struct arrivals *a)
 {
-    int first = first_local(a), n = n_local(a), leaves = n_leaves(a);
+    int n = n_local(a), leaves = n_leaves(a);
     a->n = 0;
     for (int x = 0; x < n; x++) {
         a->begin[x] = a->n;
         for (int leaf = 0; leaf < leaves; leaf++) {
-            int seq = leaf % a->n_seq;
-            for (int t = 0; t < a->tp; t++) {
-                int rank = leaf / a->n_seq * a->tp + t;
-                *place_of(a, rank, x, seq) = (int32_t)a->n;
-                a->n += count_of(a, rank, first + x, seq);
-            }
-            a->leaf_end[(int64_t)x * leaves + leaf] = a->n;
+            int64_t at = (int64_t)x * leaves + leaf;
+            int from = ORDER("expert_leaves_dp", leaf, (leaf + a->n_seq) % leaves);
+            place_sequence(a, x, from / a->n_seq, from % a->n_seq, a->block_end + at * a->tp * a->parts);
+            a->leaf_end[at] = a->n;
         }
     }
     a->begin[n] = a->n;
 }
 
-/* The rows in the order of arrival: by rank, expert and sequence. */
+/* The rows in the order of arrival: by rank, expert and part. */
 static void place_rows(struct arrivals *a)
 {
     int first = first_local(a), n = n_local(a);
     int32_t at = 0;
     for (int rank = 0; rank < a->ep; rank++)
         for (int x = 0; x < n; x++)
-            for (int seq = 0; seq < a->n_seq; seq++) {
-                int32_t to = *place_of(a, rank, x, seq), count = count_of(a, rank, first + x, seq);
+            for (int part = 0; part < n_counts(a); part++) {
+                int32_t to = *place_of(a, rank, x, part), count = count_of(a, rank, first + x, part);
                 for (int32_t i = 0; i < count; i++) {
                     a->list[to + i] = at;
                     a->back[at++] = to + i;

@@ -28,7 +28,7 @@ struct arrivals {
     int64_t capacity, n; /* grouped rows: at most, now */
     int32_t *counts;     /* [ep][n_experts][n_seq * parts]: rows of every rank's home rows */
     int64_t *to, *from;  /* [ep]: rows to and from every rank */
-    int32_t *place;      /* [ep][local experts][n_seq]: where their grouped rows begin */
+    int32_t *place;      /* [ep][local experts][n_seq * parts]: where their grouped rows begin */
     int32_t *list;       /* [capacity]: the arrived row of a grouped row */
     int32_t *back;       /* [capacity]: the grouped row of an arrived row */
     int64_t *begin;      /* [n_local + 1] */
