@@ -78,6 +78,8 @@ struct attn_seq {
     int64_t pos;         /* position of its first row; keys 0 .. pos + n_rows - 1 exist after rope_store */
     char *const *page;   /* [ceil((pos + n_rows) / 64)] */
 };
+#define ATTN_PAGE 64
+#define ATTN_SEGMENT 1024
 struct attn {
     int n_heads, n_kv, head_dim; /* local: query head q uses kv head q / (n_heads / n_kv) */
     enum dtype dt;
@@ -95,7 +97,17 @@ struct attn {
     /* For the ops of RoPE. rope_dim: components [0, rope_dim) of a head are rotated; 0: all. by_head: a row
      * of qkv is head by head, each its q, k and v (n_kv is n_heads); else all q, all k, all v. */
     int rope_dim, by_head;
+    /* Latent attention. > 0: a value is the first v_dim components of its key, and a page holds, for every
+     * kv head, K alone, attn_head_bytes() from the next one; 0: V lies behind K, as wide as K. */
+    int v_dim;
 };
+/* Components of a value. */
+static inline int64_t attn_value_dim(const struct attn *a) { return a->v_dim > 0 ? a->v_dim : a->head_dim; }
+/* Bytes of one kv head in a page. */
+static inline size_t attn_head_bytes(const struct attn *a)
+{
+    return (size_t)(a->v_dim > 0 ? 1 : 2) * ATTN_PAGE * (size_t)a->head_dim * dtype_size(a->dt);
+}
 /* What the forward pass kept for attn_dx. */
 struct attn_kept {
     struct mat out, q; /* dt: attention's output, rotated queries */
@@ -107,8 +119,6 @@ struct head_norm {
     float eps;
     int plus_one; /* as of rms_norm */
 };
-#define ATTN_PAGE 64
-#define ATTN_SEGMENT 1024
 /* Bytes of a page of one layer. */
 static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
 {
@@ -257,11 +267,21 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  *   rope_dx        dq [rows][n_heads head_dim], dk, dv [rows][n_kv head_dim], fp32 -> dqkv (dt), rotated
  *                  back and rounded.
  *
+ * Latent attention (struct attn: v_dim > 0, n_kv 1). v = v_dim, r = head_dim - v: the rotated components of
+ * a head, turned by neighbours, (2 i, 2 i + 1) with cos, sin [position][r / 2].
+ *   latent_q       q (dt) [rows][n_heads (v + r)]: head h is round(absorbed [h v, + v)), then the last r of
+ *                  the head's raw components (raw.cols / n_heads a head), turned. absorbed, raw: fp32.
+ *   latent_k       a page's key: c (dt) [rows][v], then raw fp32 [rows][r], turned; rounded.
+ *   latent_q_dx    the last r of every head of draw (dt) = round(the last r of dq's head, turned back);
+ *                  other columns are left alone.
+ *   latent_k_dx    dc fp32 [rows][v] = dk + dv; draw (dt) [rows][r] = round(the last r of dk, turned back).
+ *
  * Attention
- *   attn           out (dt) [rows][n_heads head_dim]; lse fp32 [rows][n_heads] or NULL.
+ *   attn           out (dt) [rows][n_heads v], v components of a value: head_dim, or v_dim; lse fp32
+ *                  [rows][n_heads] or NULL.
  *                  A sink is a last segment of one key whose value is +0.
  *   attn_dx        dq, dk, dv fp32 of whole sequences (pos 0; of any length, at any row). dk, dv of a kv
- *                  head are Tree over its query heads.
+ *                  head are Tree over its query heads. dv [rows][n_kv v] is not added to dk.
  *
  *   sink_dw        out[sequence][n_heads]: Tree(s.grain) over blocks of chains over tokens of fma(-p, D, .),
  *                  p = exp(sink - lse), D = lanes of fma(dout, out, .). sink: dt of out.
@@ -416,7 +436,13 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
     K(dot_bias_experts, float *out, struct listed x, const void *const *bias, const struct expert_rows *g) \
     K(bias_dw_experts, float *out, struct mat dy, enum dtype dt, const struct expert_rows *g, int grain) \
     K(add_to, struct mat y, struct mat x) \
-    K(gate_dx, struct mat dgate, struct mat dshared, struct mat dout, struct mat shared, const float *gate)
+    K(gate_dx, struct mat dgate, struct mat dshared, struct mat dout, struct mat shared, const float *gate) \
+    K(latent_q, const struct attn *a, struct mat q, struct mat absorbed, struct mat raw, const float *cos, \
+      const float *sin) \
+    K(latent_k, const struct attn *a, struct mat c, struct mat raw, const float *cos, const float *sin) \
+    K(latent_q_dx, const struct attn *a, struct mat draw, struct mat dq, const float *cos, const float *sin) \
+    K(latent_k_dx, const struct attn *a, struct mat dc, struct mat draw, struct mat dk, struct mat dv, \
+      const float *cos, const float *sin)
 
 struct kernel_ops {
 #define K(name, ...) void (*name)(struct dev * d, __VA_ARGS__);

@@ -29,7 +29,8 @@ static int is_listed(const uint64_t *set, int64_t layer)
 
 int model_has_experts(const struct model_config *c, int64_t layer)
 {
-    return family_has(c, F_EXPERTS) && !is_listed(c->dense, layer) && (layer + 1) % c->sparse_step == 0;
+    return family_has(c, F_EXPERTS) && !is_listed(c->dense, layer) && layer >= c->first_sparse &&
+           (layer + c->sparse_offset) % c->sparse_step == 0;
 }
 
 int64_t model_layer_window(const struct model_config *c, int64_t layer)
@@ -67,6 +68,17 @@ static void defaults(struct model_config *c, const struct family *f)
     c->sparse_step = 1;
     c->swiglu_limit = f->defaults.swiglu_limit;
     c->swiglu_alpha = f->defaults.swiglu_alpha;
+    c->sparse_offset = !f->defaults.first_has_experts;
+    c->first_sparse = f->defaults.first_sparse;
+    c->n_shared = f->defaults.n_shared;
+    c->n_groups = f->defaults.n_groups ? f->defaults.n_groups : 1;
+    c->groups_kept = f->defaults.groups_kept ? f->defaults.groups_kept : 1;
+    c->routed_factor = f->defaults.routed_factor > 0 ? f->defaults.routed_factor : 1;
+    c->latent.q_rank = f->defaults.q_rank;
+    c->latent.kv_rank = f->defaults.kv_rank;
+    c->latent.rope_dim = f->defaults.rope_dim;
+    c->latent.nope_dim = f->defaults.nope_dim;
+    c->latent.v_dim = f->defaults.v_dim;
 
     c->norm_eps = f->defaults.eps;
     c->tied = f->defaults.tied;
@@ -177,6 +189,8 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
     int rc = 0;
     for (const struct config_size *k = c->family->size; k->key; k++)
         TRY(count_key(o, what, k->key, (int64_t *)(void *)((char *)c + k->member), e));
+    if (family_has(c, F_LATENT))
+        TRY(config_read_latent(c, o, what, e));
 
     /* Sizes that follow from others where the file leaves them out. */
     if (!c->inter)
@@ -209,7 +223,7 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
             "%s: %lld layers of %lld heads of %lld: at most %d layers, and %lld for heads x head_dim", what,
             (long long)c->n_layers, (long long)c->n_heads, (long long)c->head_dim, LAYER_LIMIT,
             (long long)SIZE_LIMIT);
-    if (c->head_dim % 2 && !family_learns_positions(c))
+    if (c->head_dim % 2 && !family_learns_positions(c) && !family_has(c, F_LATENT))
         return err_set(e, ERR_CONFIG,
                        "%s: head_dim %lld is odd and rotary embedding needs pairs: make it even", what,
                        (long long)c->head_dim);
@@ -260,7 +274,7 @@ static int check_rope(struct model_config *c, const char *what, double original,
 
 /* YaRN's factor on cos and sin for one of DeepSeek's keys mscale and mscale_all_dim; transformers divides
  * the two factors. */
-static double yarn_mscale(double factor, double mscale)
+double config_yarn_mscale(double factor, double mscale)
 {
     return factor > 1 ? 0.1 * mscale * fm_log(factor) + 1 : 1;
 }
@@ -272,6 +286,9 @@ static int parse_rotary(struct model_config *c, const json_t *o, const json_t *r
     double part = c->family->defaults.rotary > 0 ? c->family->defaults.rotary : 1;
     int rc;
 
+    c->rope_dim = c->latent.rope_dim;
+    if (family_has(c, F_LATENT))
+        return 0;
     TRY(jx_float(o, what, "rotary_pct", &part, e));
     TRY(jx_float(o, what, "partial_rotary_factor", &part, e));
     if (json_is_object(r))
@@ -362,8 +379,13 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
     c->yarn_exact = c->rope == ROPE_YARN && !truncate;
     if (c->rope != ROPE_YARN)
         c->yarn_fast = c->yarn_slow = c->yarn_attention = 0;
-    else if (mscale != 0 && mscale_all != 0 && !(c->yarn_attention > 0))
-        c->yarn_attention = yarn_mscale(c->rope_factor, mscale) / yarn_mscale(c->rope_factor, mscale_all);
+    if (c->rope == ROPE_YARN && isfinite(mscale) && isfinite(mscale_all)) {
+        c->yarn_mscale = mscale;
+        c->yarn_mscale_all = mscale_all;
+    }
+    if (c->rope == ROPE_YARN && mscale != 0 && mscale_all != 0 && !(c->yarn_attention > 0))
+        c->yarn_attention = config_yarn_mscale(c->rope_factor, mscale) /
+                            config_yarn_mscale(c->rope_factor, mscale_all);
     rc = check_rope(c, what, original, e);
 out:
     return rc < 0 ? rc : 0;
@@ -479,21 +501,6 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* mlp_only_layers of Qwen3-MoE: these have no experts. */
-static int parse_dense(struct model_config *c, const json_t *o, const char *what, struct err *e)
-{
-    const json_t *list = json_object_get(o, "mlp_only_layers"), *v;
-    size_t i;
-    json_array_foreach(list, i, v) {
-        json_int_t l = json_integer_value(v);
-        if (!json_is_integer(v) || l < 0 || l >= MODEL_LISTED_LAYERS)
-            return err_set(e, ERR_CONFIG, "%s: mlp_only_layers: numbers of layers, from 0 to %d, are taken",
-                           what, MODEL_LISTED_LAYERS - 1);
-        c->dense[l / 64] |= (uint64_t)1 << l % 64;
-    }
-    return 0;
-}
-
 static int parse_eos(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
     const json_t *v = json_object_get(o, "eos_token_id");
@@ -539,10 +546,12 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
         TRY(parse_rope(c, o, what, e));
     TRY(config_read_windows(c, o, what, e));
     if (family_has(c, F_EXPERTS))
-        TRY(parse_dense(c, o, what, e));
+        TRY(config_read_dense(c, o, what, e));
     if (family_has(c, F_EXPERTS))
         TRY(check_softmax_router(c, o, what, e));
     TRY(parse_clamp(c, o, what, e));
+    if (family_has(c, F_SIGMOID))
+        TRY(config_read_router(c, o, what, e));
     TRY(parse_eos(c, o, what, e));
 
     TRY(jx_float(o, what, c->family->eps_key, &c->norm_eps, e));
@@ -606,6 +615,10 @@ static json_t *rope_json(const struct model_config *c)
         json_object_set_new(r, "truncate", json_boolean(!c->yarn_exact));
         if (c->yarn_attention > 0)
             json_object_set_new(r, "attention_factor", json_real(c->yarn_attention));
+        if (c->yarn_mscale != 0)
+            json_object_set_new(r, "mscale", json_real(c->yarn_mscale));
+        if (c->yarn_mscale_all != 0)
+            json_object_set_new(r, "mscale_all_dim", json_real(c->yarn_mscale_all));
     }
     return r;
 }
@@ -631,15 +644,6 @@ static void set_rope(json_t *o, const struct model_config *c)
     } else if (c->rope_dim != c->head_dim) {
         json_object_set_new(o, "partial_rotary_factor", json_real((double)c->rope_dim / (double)c->head_dim));
     }
-}
-
-static json_t *dense_json(const struct model_config *c)
-{
-    json_t *a = json_array();
-    for (int l = 0; l < MODEL_LISTED_LAYERS; l++)
-        if (is_listed(c->dense, l))
-            json_array_append_new(a, json_integer(l));
-    return a;
 }
 
 static json_t *eos_json(const struct model_config *c)
@@ -673,11 +677,12 @@ char *model_config_json(const struct model_config *c, const char *dtype)
         json_object_set_new(o, k->key, json_boolean(family_has(c, k->features)));
 
     if (family_has(c, F_EXPERTS))
-        json_object_set_new(o, "mlp_only_layers", dense_json(c));
+        json_object_set_new(o, "mlp_only_layers", config_dense_json(c));
     if (c->swiglu_limit > 0) {
         json_object_set_new(o, "swiglu_limit", json_real(c->swiglu_limit));
         json_object_set_new(o, "swiglu_alpha", json_real(c->swiglu_alpha));
     }
+    config_write_latent(o, c);
     for (const struct config_number *k = f->number; k && k->key; k++)
         json_object_set_new(o, k->key,
                             number_json(*(const double *)(const void *)((const char *)c + k->member)));
@@ -746,6 +751,17 @@ int model_config_same(const struct model_config *a, const struct model_config *b
         SAME("decoder_sparse_step", sparse_step),
         SAME("swiglu_limit", swiglu_limit),
         SAME("swiglu_alpha", swiglu_alpha),
+        SAME("first_k_dense_replace", first_sparse),
+        SAME("n_group", n_groups),
+        SAME("topk_group", groups_kept),
+        SAME("routed_scaling_factor", routed_factor),
+        SAME("q_lora_rank", latent.q_rank),
+        SAME("kv_lora_rank", latent.kv_rank),
+        SAME("qk_rope_head_dim", latent.rope_dim),
+        SAME("qk_nope_head_dim", latent.nope_dim),
+        SAME("v_head_dim", latent.v_dim),
+        SAME("mscale", yarn_mscale),
+        SAME("mscale_all_dim", yarn_mscale_all),
         SAME("truncate", yarn_exact),
         SAME("rotated components of a head", rope_dim),
         SAME("rope_local_base_freq", rope_local_theta),

@@ -30,8 +30,9 @@ struct model_config {
     double rope_theta, rope_factor, rope_low_freq, rope_high_freq;
     /* A frequency stays above yarn_fast rotations and is interpolated below yarn_slow. */
     double yarn_fast, yarn_slow;
-    double yarn_attention; /* factor on cos and sin; 0: from rope_factor */
-    int yarn_exact;        /* "truncate" false: the two bounds are not rounded to whole components */
+    double yarn_attention;               /* factor on cos and sin; 0: from rope_factor */
+    double yarn_mscale, yarn_mscale_all; /* DeepSeek's keys mscale and mscale_all_dim; 0: none */
+    int yarn_exact; /* "truncate" false: the two bounds are not rounded to whole components */
     int64_t rope_original_max_pos;
     /* F_WINDOW: positions that a token sees, its own included, in these layers (bits; model_layer_window) */
     int64_t window;
@@ -47,11 +48,16 @@ struct model_config {
     int64_t shared_inter;            /* rows of gate and up of the expert that every token takes, 0: none */
     double swiglu_limit;             /* gate and up of experts are clamped (struct clamp); 0: they are not */
     double swiglu_alpha;             /* the factor in its sigmoid */
-    int64_t sparse_step;             /* layer l has experts where l + 1 is a multiple */
+    /* Layer l >= first_sparse has experts where l + sparse_offset is a multiple of sparse_step. */
+    int64_t sparse_step, sparse_offset, first_sparse;
+    int64_t n_shared; /* DeepSeek: shared_inter is so many times expert_inter */
+    int64_t n_groups,
+        groups_kept;      /* a token's experts are in the best groups_kept of n_groups; 1, 1: no groups */
+    double routed_factor; /* on the weights of the chosen experts */
     uint64_t dense[MODEL_LISTED_LAYERS / 64]; /* bits: layers without experts all the same */
 
-    /* For tables of models to come; 0: no config.json sets them yet. Latent attention: ranks of compressed q
-     * and kv; widths of a head's rotated part, of the rest of its key, of its value. */
+    /* F_LATENT: ranks of compressed q (0: q is not compressed) and kv; widths of a head's rotated part, of the
+     * rest of its key, of its value. head_dim is that of q. */
     struct {
         int64_t q_rank, kv_rank, rope_dim, nope_dim, v_dim;
     } latent;
@@ -76,6 +82,8 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
 char *model_config_json(const struct model_config *c, const char *dtype);
 /* gcd(8, heads, intermediate size, that of one expert). */
 int model_grain_formula(const struct model_config *c);
+/* Latent attention's factor on the scores. */
+double model_latent_scale(const struct model_config *c);
 /* 1: this layer has experts in place of an MLP. */
 int model_has_experts(const struct model_config *c, int64_t layer);
 /* Positions that a token sees in this layer, its own included; 0: all. */

@@ -216,6 +216,42 @@ static const struct param_row gpt_oss_experts[] = {
     { 0 }
 };
 
+/* ---- DeepSeek-V3 ----
+ * Latent attention; the router's correction bias is fp32, and no optimizer sees it. */
+static const struct param_row latent_attention[] = {
+    { .kind = P_NORM_ATTN, .name = LAYER "input_layernorm.weight", .shape = { D_HIDDEN }, .init = INIT_ONES },
+    { .kind = P_Q, .name = LAYER "self_attn.q_proj.weight", .shape = { D_Q, D_HIDDEN },
+      .split = SPLIT_HEADS, .unless = F_Q_RANK },
+    { .kind = P_Q_A, .name = LAYER "self_attn.q_a_proj.weight", .shape = { D_Q_RANK, D_HIDDEN },
+      .need = F_Q_RANK },
+    { .kind = P_Q_A_NORM, .name = LAYER "self_attn.q_a_layernorm.weight", .shape = { D_Q_RANK },
+      .init = INIT_ONES, .need = F_Q_RANK },
+    { .kind = P_Q_B, .name = LAYER "self_attn.q_b_proj.weight", .shape = { D_Q, D_Q_RANK },
+      .split = SPLIT_HEADS, .need = F_Q_RANK },
+    { .kind = P_KV_A, .name = LAYER "self_attn.kv_a_proj_with_mqa.weight", .shape = { D_KV_A, D_HIDDEN } },
+    { .kind = P_KV_A_NORM, .name = LAYER "self_attn.kv_a_layernorm.weight", .shape = { D_KV_RANK },
+      .init = INIT_ONES },
+    { .kind = P_KV_B, .name = LAYER "self_attn.kv_b_proj.weight", .shape = { D_KV_B, D_KV_RANK },
+      .split = SPLIT_HEADS },
+    { .kind = P_O, .name = LAYER "self_attn.o_proj.weight", .shape = { D_HIDDEN, D_V_HEADS },
+      .split = SPLIT_HEADS, .split_dim = 1 },
+    { .kind = P_NORM_MLP, .name = LAYER "post_attention_layernorm.weight", .shape = { D_HIDDEN },
+      .init = INIT_ONES },
+    { 0 }
+};
+static const struct param_row deepseek_router[] = {
+    { .kind = P_ROUTER_BIAS, .name = LAYER "mlp.gate.e_score_correction_bias", .shape = { D_EXPERTS },
+      .of = OF_SPARSE, .init = INIT_ZEROS, .dtype = "F32" },
+    { .kind = P_SHARED_GATE, .name = LAYER "mlp.shared_experts.gate_proj.weight",
+      .shape = { D_SHARED_INTER, D_HIDDEN }, .split = SPLIT_BLOCKS, .of = OF_SPARSE, .need = F_SHARED },
+    { .kind = P_SHARED_UP, .name = LAYER "mlp.shared_experts.up_proj.weight",
+      .shape = { D_SHARED_INTER, D_HIDDEN }, .split = SPLIT_BLOCKS, .of = OF_SPARSE, .need = F_SHARED },
+    { .kind = P_SHARED_DOWN, .name = LAYER "mlp.shared_experts.down_proj.weight",
+      .shape = { D_HIDDEN, D_SHARED_INTER }, .split = SPLIT_BLOCKS, .split_dim = 1, .of = OF_SPARSE,
+      .need = F_SHARED },
+    { 0 }
+};
+
 /* ---- GPT-NeoX ----
  * q k v in one: head after head, each its q, k and v rows. Cut by heads it is one parameter. */
 #undef LAYER
@@ -285,6 +321,16 @@ static const struct config_size qwen3_moe_sizes[] = {
 static const struct config_size gpt_oss_sizes[] = {
     LLAMA_SIZES, EXPERT_SIZES, SIZE("experts_per_token", experts_per_token), { 0 }
 };
+static const struct config_size deepseek_sizes[] = {
+    SIZE("hidden_size", hidden), SIZE("num_hidden_layers", n_layers), SIZE("num_attention_heads", n_heads),
+    SIZE("num_key_value_heads", n_kv), SIZE("intermediate_size", inter), SIZE("vocab_size", vocab),
+    SIZE("max_position_embeddings", max_pos), SIZE("num_local_experts", n_experts),
+    SIZE("n_routed_experts", n_experts), SIZE("num_experts_per_tok", experts_per_token),
+    SIZE("moe_intermediate_size", expert_inter), SIZE("moe_layer_freq", sparse_step),
+    SIZE("n_group", n_groups), SIZE("topk_group", groups_kept), SIZE("q_lora_rank", latent.q_rank),
+    SIZE("kv_lora_rank", latent.kv_rank), SIZE("qk_rope_head_dim", latent.rope_dim),
+    SIZE("qk_nope_head_dim", latent.nope_dim), SIZE("v_head_dim", latent.v_dim), { 0 }
+};
 static const struct config_size gpt2_sizes[] = {
     SIZE("n_embd", hidden),
     SIZE("n_layer", n_layers),
@@ -314,6 +360,7 @@ static const struct config_switch bias_flags[] = { { "attention_bias", F_QKV_BIA
 static const struct config_switch qwen2_moe_flags[] = {
     { "norm_topk_prob", F_NORM_TOPK }, { "qkv_bias", F_QKV_BIAS }, { 0 }
 };
+static const struct config_switch deepseek_flags[] = { { "norm_topk_prob", F_NORM_TOPK }, { 0 } };
 static const struct config_switch qwen3_moe_flags[] = {
     { "norm_topk_prob", F_NORM_TOPK }, { "attention_bias", F_QKV_BIAS | F_O_BIAS }, { 0 }
 };
@@ -408,6 +455,15 @@ static const struct family families[] = {
       .defaults = { .hidden = 2880, .n_layers = 36, .n_heads = 64, .n_kv = 8, .head_dim = 64, .inter = 2880,
                     .vocab = 201088, .max_pos = 131072, .window = 128, .bos = -1, .eos = -1, .eps = 1e-5,
                     .n_experts = 128, .experts_per_token = 4, .swiglu_limit = 7, .swiglu_alpha = 1.702 } },
+    { .name = "deepseek_v3", .architecture = "DeepseekV3ForCausalLM", .computed = 1,
+      .features = F_GATE | F_EXPERTS | F_NORM_TOPK | F_SHARED | F_LATENT | F_Q_RANK | F_SIGMOID, LLAMA_KEYS,
+      .size = deepseek_sizes, .flag = deepseek_flags, .first = llama_embed,
+      .layer = { latent_attention, gated_mlp, qwen3_experts, deepseek_router }, .last = llama_head,
+      .defaults = { .hidden = 7168, .n_layers = 61, .n_heads = 128, .n_kv = 128, .inter = 18432,
+                    .vocab = 129280, .max_pos = 4096, .bos = 0, .eos = 1, .eps = 1e-6, .n_experts = 256,
+                    .expert_inter = 2048, .experts_per_token = 8, .n_shared = 1, .n_groups = 8,
+                    .groups_kept = 4, .first_sparse = 3, .first_has_experts = 1, .routed_factor = 2.5,
+                    .q_rank = 1536, .kv_rank = 512, .rope_dim = 64, .nope_dim = 128, .v_dim = 128 } },
 };
 /* clang-format on */
 #define FAMILIES ((int)(sizeof families / sizeof families[0]))
@@ -441,13 +497,14 @@ void family_layer(const struct model_config *c, int layer, struct layer_spec *ou
 {
     enum norm_kind norm = family_norm(c), after = family_has(c, F_POST_NORM) ? norm : NORM_NONE;
     double scalar = c->query_scalar > 0 ? c->query_scalar : (double)c->head_dim;
-    struct branch_spec first = { .body = BODY_ATTENTION,
+    int latent = family_has(c, F_LATENT);
+    struct branch_spec first = { .body = latent ? BODY_LATENT : BODY_ATTENTION,
                                  .norm = norm,
                                  .norm_weight = P_NORM_ATTN,
                                  .norm_after = after,
                                  .norm_after_weight = P_NORM_ATTN_POST,
                                  .window = model_layer_window(c, layer),
-                                 .scale = (float)(1.0 / sqrt(scalar)) };
+                                 .scale = (float)(latent ? model_latent_scale(c) : 1.0 / sqrt(scalar)) };
     struct branch_spec second = { .body = model_has_experts(c, layer) ? BODY_EXPERTS : BODY_MLP,
                                   .norm = norm,
                                   .norm_weight = P_NORM_MLP,
@@ -462,12 +519,16 @@ void family_layer(const struct model_config *c, int layer, struct layer_spec *ou
 
 struct expert_router family_router(const struct model_config *c)
 {
+    enum router_weights weights = family_has(c, F_SIGMOID)     ? ROUTER_SIGMOID
+                                  : family_has(c, F_NORM_TOPK) ? ROUTER_CHOSEN
+                                                               : ROUTER_ALL;
     return (struct expert_router){ .n_experts = (int)c->n_experts,
                                    .k = (int)c->experts_per_token,
-                                   .weights = family_has(c, F_NORM_TOPK) ? ROUTER_CHOSEN : ROUTER_ALL,
-                                   .n_groups = 1,
-                                   .groups_kept = 1,
-                                   .factor = 1 };
+                                   .weights = weights,
+                                   .norm = family_has(c, F_NORM_TOPK),
+                                   .n_groups = (int)c->n_groups,
+                                   .groups_kept = (int)c->groups_kept,
+                                   .factor = (float)c->routed_factor };
 }
 
 double family_embed_factor(const struct model_config *c)

@@ -22,10 +22,13 @@ enum feature {
     F_POST_NORM = 1 << 10,    /* norms behind attention and MLP too */
     F_EXPERTS = 1 << 11,      /* a router and experts instead of the MLP, in some layers or all */
     F_NORM_TOPK = 1 << 12,    /* the weights of a token's experts are divided by their sum */
-    F_SHARED = 1 << 13,       /* an expert that every token takes, times a gate of its own */
+    F_SHARED = 1 << 13,       /* an expert that every token takes, times a gate of its own if it has one */
     F_PLUS_ONE = 1 << 14,     /* RMS norms multiply by 1 + w */
     F_EMBED_FACTOR = 1 << 15, /* the embedding times the root of the hidden size */
-    F_PARALLEL = 1 << 16      /* attention and MLP read the same residual stream */
+    F_PARALLEL = 1 << 16,     /* attention and MLP read the same residual stream */
+    F_LATENT = 1 << 20,       /* latent attention … */
+    F_Q_RANK = 1 << 21,       /* … whose q is compressed too */
+    F_SIGMOID = 1 << 22       /* the router's scores are sigmoids, with a correction bias and groups */
 };
 
 /* ---- rows: one for each parameter of a unit ---- */
@@ -75,7 +78,8 @@ struct param_row {
     enum param_split split;
     int split_dim; /* in shape */
     enum param_init init;
-    unsigned need; /* features without which the row does not exist */
+    unsigned need;   /* features without which the row does not exist */
+    unsigned unless; /* a feature with which it does not exist, or 0 */
     enum row_of of;
 
     int transposed; /* a matrix that the tensor holds as [in][out] */
@@ -100,7 +104,7 @@ enum act {
     ACT_GELU_ERF,
     ACT_SWIGLU_CLAMPED /* of one matrix, gate and up alternating: the op swiglu_clamped */
 };
-enum body { BODY_ATTENTION, BODY_MLP, BODY_EXPERTS };
+enum body { BODY_ATTENTION, BODY_LATENT, BODY_MLP, BODY_EXPERTS };
 /* A branch of a decoder layer: a norm, then a body, whose output is added to the residual stream. */
 struct branch_spec {
     enum body body;
@@ -180,6 +184,10 @@ struct family {
         int tied;
         int64_t n_experts, expert_inter, experts_per_token, shared_inter;
         double swiglu_limit, swiglu_alpha;
+        int64_t n_shared, n_groups, groups_kept, first_sparse;
+        int first_has_experts; /* layers with experts are counted from layer 0 on */
+        double routed_factor;
+        int64_t q_rank, kv_rank, rope_dim, nope_dim, v_dim;
         double query_scalar, attn_softcap, final_softcap;
         double rope_theta, rope_local_theta, rotary; /* rotary: rope_dim / head_dim */
     } defaults;                                      /* of transformers; 0: follows from the others */

@@ -10,8 +10,8 @@
 struct tree_acc gradient_sums(const struct pass *p, int unit, int part)
 {
     const struct params_local *l = &p->m->local;
-    int vector = unit == l->n_units ? l->n_vectors : l->part[part].vector;
-    int fold = vector >= l->n_units && vector < l->n_vectors ? p->g->fold : 1;
+    int vector = unit == l->n_units ? l->n_trained : l->part[part].vector;
+    int fold = vector >= l->n_units && vector < l->n_trained ? p->g->fold : 1;
     struct tree_acc acc = { .n = p->g->n * fold, .next = p->g->next * fold };
     for (int j = 0; j < p->g->n_levels; j++)
         acc.level[j] = p->g->level(p->g, vector, j) + l->part[part].offset;

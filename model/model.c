@@ -76,6 +76,29 @@ static int open_rope(struct model *m, int which)
     return m->rope[which].cos && m->rope[which].sin;
 }
 
+/* Vectors with a dtype of their own. */
+static int open_own(struct model *m, struct err *e)
+{
+    m->own = calloc((size_t)m->local.n_vectors, sizeof *m->own);
+    int ok = m->own != NULL;
+    for (int v = 0; ok && v < m->local.n_vectors; v++) {
+        size_t bytes = (size_t)m->local.unit[v].flat * sizeof(float);
+        if (!m->local.unit[v].dtype)
+            continue;
+        m->own[v] = dev_alloc(m->dev, MEM_PARAMS, bytes);
+        ok = m->own[v] != NULL;
+        if (ok)
+            dev_fill(m->dev, m->own[v], 0, bytes);
+    }
+    return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for parameters with a dtype of their own");
+}
+
+void *model_own(const struct model *m, int part)
+{
+    const struct part *p = &m->local.part[part];
+    return m->local.unit[p->vector].dtype ? (float *)m->own[p->vector] + p->offset : NULL;
+}
+
 /* Memory that the model has beside weights and activations. */
 static int open_tables(struct model *m, struct err *e)
 {
@@ -127,6 +150,7 @@ int model_open(struct model *m, const struct model_config *cfg, const struct mod
     if (lay->tp > cfg->n_kv)
         TRY(comm_split(&m->kv_group, m->tp, (int)(how->tp_rank / (lay->tp / cfg->n_kv)), e));
 
+    TRY(open_own(m, e));
     /* All ranks get shared memory, or none: freeing it takes all of them. */
     rc = open_tables(m, e);
     if (m->shares > 1) {
@@ -150,6 +174,9 @@ void model_close(struct model *m)
             dev_free(m->dev, m->rope[i].cos);
             dev_free(m->dev, m->rope[i].sin);
         }
+        for (int v = 0; m->own && v < m->local.n_vectors; v++)
+            dev_free(m->dev, m->own[v]);
+        free(m->own);
         comm_free(m->tp, m->sum_rows);
         comm_free(m->tp, m->stat);
         mem_free(m->dev->mem, m->lists);
@@ -180,9 +207,17 @@ struct mat model_mat(const struct model *m, const void *flat, int part)
                   cols);
 }
 
+size_t model_page_bytes_of(const struct model_config *c, int tp, enum dtype dt)
+{
+    const struct attn latent = { .head_dim = (int)(c->latent.kv_rank + c->latent.rope_dim),
+                                 .v_dim = (int)c->latent.kv_rank,
+                                 .dt = dt };
+    if (family_has(c, F_LATENT))
+        return attn_head_bytes(&latent);
+    return attn_page_bytes(tp > c->n_kv ? 1 : (int)(c->n_kv / tp), (int)c->head_dim, dt);
+}
+
 size_t model_page_bytes(const struct model *m)
 {
-    const struct model_config *c = &m->table.cfg;
-    int tp = m->local.layout.tp, n_kv = tp > c->n_kv ? 1 : (int)(c->n_kv / tp);
-    return attn_page_bytes(n_kv, (int)c->head_dim, m->dt);
+    return model_page_bytes_of(&m->table.cfg, m->local.layout.tp, m->dt);
 }

@@ -66,7 +66,10 @@ struct model {
     int64_t max_rows, max_pos;
     int learned_positions; /* a table of positions instead of RoPE */
     struct rope_table rope[ROPE_TABLES];
-    int64_t rope_n;  /* positions in the tables so far: they grow with use (a context may have millions) */
+    int64_t rope_n; /* positions in the tables so far: they grow with use (a context may have millions) */
+    /* [n_vectors]: memory of vectors with a dtype of their own (F32 alone is computed), NULL of the others. What
+     * is in them no optimizer sees: whoever fills the weights fills these. */
+    void **own;
     float *sum_rows; /* comm memory [max_rows][hidden]: partial sums over tp */
     void *all_rows;  /* dt [max_rows][hidden], once a machine: gathered rows; NULL: shares is 1 */
     float *stat;     /* comm memory [4][max_rows]: statistics of the cross-entropy */
@@ -101,6 +104,8 @@ void model_close(struct model *m);
 
 /* Index of the local part with this kind in `unit`, or -1. */
 int model_part(const struct model *m, int unit, enum param_kind kind);
+/* Memory of a part with a dtype of its own; NULL: the part has the run's dtype. */
+void *model_own(const struct model *m, int part);
 /* A part as a matrix inside a unit's flat vector (natural order, dt). */
 struct mat model_mat(const struct model *m, const void *flat, int part);
 /* A stored matrix's transpose, made at *to, which moves behind it. */
@@ -109,6 +114,8 @@ struct mat model_transposed(const struct model *m, struct mat stored, char **to)
  * behind the
  * other: n_layers times as many bytes. */
 size_t model_page_bytes(const struct model *m);
+/* The same before there is a model. */
+size_t model_page_bytes_of(const struct model_config *c, int tp, enum dtype dt);
 /* Floating-point operations of one token's forward pass through the whole model: products, and attention
  * over `keys` keys. */
 int model_flops(const struct model_config *cfg, double keys, double *flops, struct err *e);
@@ -180,7 +187,7 @@ struct resident {
     struct weights w;
     struct model *m;
     struct unit_weights *unit; /* [n_units] */
-    void **memory;             /* [n_vectors]: what stays in natural order, then packs */
+    void **memory;             /* [n_trained]: what stays in natural order, then packs */
 };
 /* Reads all weights through `read`, on the thread of the device. ERR_MEMORY names the unit; errors of
  * `read`. */
@@ -300,7 +307,7 @@ size_t train_work_bytes(const struct train_work *w); /* of each of the three */
  * needs. Collective over tp. */
 int model_train_forward(struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
                         float *logprobs, struct err *e);
-/* Where gradients go. level(vector, j): level j of the partial sums of a vector (params.h; n_vectors: the
+/* Where gradients go. level(vector, j): level j of the partial sums of a vector (params.h; n_trained: the
  * tied head's part, laid out as unit 0). Leaves [next, next + n_seq) of n are added; of experts with a
  * vector of their own those of all dp ranks of an expert group, `fold` times as many. done(unit): all
  * gradients of a unit are there. */

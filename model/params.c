@@ -47,7 +47,7 @@ static int n_alternating(const struct param_row *r) { return r->alternating[1] ?
 static int64_t row_count(const struct model_config *c, const struct param_row *r, int layer)
 {
     int sparse = layer >= 0 && model_has_experts(c, layer);
-    if (!family_has(c, r->need))
+    if (!family_has(c, r->need) || (r->unless && family_has(c, r->unless)))
         return 0;
     switch (r->of) {
     case OF_DENSE: return !sparse;

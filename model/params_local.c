@@ -206,17 +206,28 @@ static int vector_of(struct params_local *l, const struct param *p)
     return l->n_vectors++;
 }
 
+/* Parameters of the run's dtype, or those with a dtype of their own. */
+static void count_vectors_of(struct params_local *l, int own_dtype)
+{
+    for (int i = 0; i < l->table->n; i++) {
+        const struct param *p = &l->table->p[i];
+        if ((p->dtype != NULL) != own_dtype)
+            continue;
+        l->part_of[i] = is_here(l, p) ? vector_of(l, p) : -1;
+        if (l->part_of[i] >= 0)
+            l->unit[l->part_of[i]].n++;
+    }
+}
+
 /* Counts the parts of every vector; part_of is the vector of each parameter until place_parts(). */
 static void count_parts(struct params_local *l)
 {
     for (int u = 0; u < l->n_units; u++)
         l->unit[u] = (struct unit_part){ .unit = u, .n_slices = l->layout.dp };
     l->n_vectors = l->n_units;
-    for (int i = 0; i < l->table->n; i++) {
-        l->part_of[i] = is_here(l, &l->table->p[i]) ? vector_of(l, &l->table->p[i]) : -1;
-        if (l->part_of[i] >= 0)
-            l->unit[l->part_of[i]].n++;
-    }
+    count_vectors_of(l, 0);
+    l->n_trained = l->n_vectors;
+    count_vectors_of(l, 1);
 }
 
 static void place_parts(struct params_local *l)

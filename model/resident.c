@@ -43,7 +43,7 @@ size_t resident_measure(const struct model *m, size_t *reading)
 {
     int64_t most = 0;
     size_t bytes = 0;
-    for (int v = 0; v < m->local.n_vectors; v++) {
+    for (int v = 0; v < m->local.n_trained; v++) {
         most = m->local.unit[v].flat > most ? m->local.unit[v].flat : most;
         bytes += staying_bytes(m, v) + model_pack_bytes(m, v);
     }
@@ -71,7 +71,7 @@ static int begin(void *arg, struct err *e)
     struct filling *f = arg;
     const struct model *m = f->r->m;
     int64_t most = 0;
-    for (int v = 0; v < m->local.n_vectors; v++)
+    for (int v = 0; v < m->local.n_trained; v++)
         most = m->local.unit[v].flat > most ? m->local.unit[v].flat : most;
     f->flat = dev_alloc(m->dev, MEM_WORK, (size_t)most * dtype_size(m->dt));
     if (!f->flat)
@@ -90,6 +90,23 @@ static int begin_unit(void *arg, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks",
                        m->local.unit[f->vector].unit, bytes >> 20);
     return 0;
+}
+
+/* Parameters with a dtype of their own, of the unit whose first vector is read. */
+static int read_own(struct filling *f, struct err *e)
+{
+    const struct model *m = f->r->m;
+    int rc = 0;
+    for (int v = m->local.n_trained; rc >= 0 && v < m->local.n_vectors; v++) {
+        const struct unit_part *u = &m->local.unit[v];
+        for (int i = u->first; rc >= 0 && u->unit == f->vector && i < u->first + u->n; i++) {
+            const struct param *q = &m->table.p[m->local.part[i].param];
+            rc = f->from->read(f->from->ctx, q, &m->local.part[i].box, &f->ring, model_own(m, i), DT_F32, e);
+            if (rc < 0)
+                return err_add(e, "loading %s", q->name);
+        }
+    }
+    return rc;
 }
 
 static int read_unit(struct filling *f, struct err *e)
@@ -169,7 +186,7 @@ int resident_fill(struct resident *r, struct model *m, const struct resident_sou
     int rc;
     *r = (struct resident){ .w = { .get = get_unit, .put = put_unit }, .m = m };
     r->unit = calloc((size_t)m->local.n_units, sizeof *r->unit);
-    r->memory = calloc((size_t)m->local.n_vectors, sizeof *r->memory);
+    r->memory = calloc((size_t)m->local.n_trained, sizeof *r->memory);
     if (!r->unit || !r->memory) {
         rc = err_set(e, ERR_MEMORY, "no memory for the table of %d units", m->local.n_units);
         goto out;
@@ -177,9 +194,10 @@ int resident_fill(struct resident *r, struct model *m, const struct resident_sou
     for (int u = 0; u < m->local.n_units; u++)
         TRY(unit_weights_open(&r->unit[u], m, e));
     TRY(by_device(&f, begin, e));
-    for (; f.vector < m->local.n_vectors; f.vector++) {
+    for (; f.vector < m->local.n_trained; f.vector++) {
         TRY(by_device(&f, begin_unit, e));
         TRY(read_unit(&f, e));
+        TRY(read_own(&f, e));
         TRY(by_device(&f, settle_unit, e));
     }
     rc = 0;
@@ -197,7 +215,7 @@ int resident_open(struct resident *r, struct model *m, model_read read, void *ct
 
 void resident_close(struct resident *r)
 {
-    for (int v = 0; r->memory && r->m && v < r->m->local.n_vectors; v++)
+    for (int v = 0; r->memory && r->m && v < r->m->local.n_trained; v++)
         dev_free(r->m->dev, r->memory[v]);
     for (int u = 0; r->unit && r->m && u < r->m->local.n_units; u++)
         unit_weights_close(&r->unit[u]);

@@ -32,10 +32,10 @@ static void set_pages(struct train_work *w, int i, const struct unit *u)
 {
     size_t bytes = model_page_bytes(w->m);
     for (int b = 0; b < u->n_branches; b++) {
-        if (u->branch[b].body.kind != &sublayer_attention)
+        if (!w->unit[i].branch[b].kv)
             continue;
         for (int64_t k = 0; k < w->shape.pages; k++)
-            unit_pages(w, i)[k] = w->unit[i].branch[b].attention.kv + bytes * (size_t)k;
+            unit_pages(w, i)[k] = w->unit[i].branch[b].kv + bytes * (size_t)k;
     }
 }
 

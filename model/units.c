@@ -7,6 +7,7 @@
 
 static const struct sublayer_kind *const kind_of[] = {
     [BODY_ATTENTION] = &sublayer_attention,
+    [BODY_LATENT] = &sublayer_latent,
     [BODY_MLP] = &sublayer_mlp,
     [BODY_EXPERTS] = &sublayer_experts,
 };
@@ -22,7 +23,10 @@ static struct norm norm_of(const struct model *m, int unit, enum norm_kind kind,
 }
 
 /* Packs of one plan. */
-static int n_copies(const struct pack_plan *plan) { return plan->n_experts ? plan->n_experts : 1; }
+static int n_copies(const struct pack_plan *plan)
+{
+    return plan->n_experts ? plan->n_experts : plan->n_heads ? plan->n_heads : 1;
+}
 
 /* One branch more: its parts looked up, its sizes on this rank. */
 static void add_branch(struct model *m, int unit, enum flow flow, const struct sublayer_kind *kind,
@@ -140,6 +144,29 @@ void model_point(const struct model *m, int vector, void *flat, struct unit_weig
 const void *weight_at(const struct pass *p, int part)
 {
     return part < 0 ? NULL : *model_place(p->m, p->uw, part);
+}
+
+const void *weight_own(const struct pass *p, int part)
+{
+    const struct model *m = p->m;
+    const struct part *at = part < 0 ? NULL : &m->local.part[part];
+    return at ? (const char *)m->own[at->vector] + at->offset * (int64_t)sizeof(float) : NULL;
+}
+
+int take_correction(struct sublayer *s, const struct model *m, int slot)
+{
+    int part = s->part[slot];
+    if (part < 0 || !m->table.p[m->local.part[part].param].dtype)
+        return -1;
+    s->part[slot] = -1;
+    return part;
+}
+
+struct expert_router router_now(const struct pass *p, const struct sublayer *s)
+{
+    struct expert_router r = s->experts.router;
+    r.bias = weight_own(p, s->experts.correction);
+    return r;
 }
 
 const struct panels *weight_pack(const struct pass *p, const struct sublayer *s, int k)
@@ -268,16 +295,26 @@ struct mat model_transposed(const struct model *m, struct mat stored, char **to)
     return t;
 }
 
-/* One pack, of this expert where the plan is one of experts. */
+/* Head h's rows of a matrix. */
+static struct stored head_stored(const struct pack_plan *plan, struct mat whole, int h)
+{
+    int64_t n = plan->turned ? plan->inputs : plan->outputs;
+    return (struct stored){ mat_rows(whole, h * plan->head_rows + plan->first_row, n), plan->turned };
+}
+
+/* Pack i of a plan: of expert first_expert + i, or of head i. */
 static void pack_matrices(const struct model *m, const struct sublayer *s, const struct pack_plan *plan,
-                          int expert, const struct pack_from *from, const struct panels *to)
+                          int copy, const struct pack_from *from, const struct panels *to)
 {
     struct stored w[3];
     for (int i = 0; i < plan->n_slots; i++) {
         enum param_kind kind = s->kind->slot[plan->slot[i]];
-        int part = plan->n_experts ? params_part(&m->local, s->unit, kind, expert) : s->part[plan->slot[i]];
+        int part = plan->n_experts ? params_part(&m->local, s->unit, kind, plan->first_expert + copy)
+                                   : s->part[plan->slot[i]];
         struct mat stored = model_mat(m, plan->tied ? from->tied : from->flat, part);
         w[i] = (struct stored){ stored, weight_is_transposed(m, part) };
+        if (plan->n_heads)
+            w[i] = head_stored(plan, stored, copy);
     }
     pack_share(m, to, w, plan->n_slots, from->share, from->n_shares);
 }
@@ -296,7 +333,7 @@ void model_pack(const struct model *m, int vector, const struct pack_from *from,
             for (int i = 0; i < n_copies(plan); i++) {
                 struct panels *p = &uw->pack[s->pack_at[k] + i];
                 *p = (struct panels){ at, plan->outputs, plan->inputs, m->dt, plan->leaves };
-                pack_matrices(m, s, plan, plan->first_expert + i, from, p);
+                pack_matrices(m, s, plan, i, from, p);
                 at += pack_bytes(m, plan);
             }
         }

@@ -34,6 +34,10 @@ struct pack_plan {
     struct leaves leaves;        /* of the inputs */
     int tied;                    /* the matrix is unit 0's */
     int first_expert, n_experts; /* n_experts 0: the matrices belong to no expert */
+    /* n_heads > 0: a pack for each head, of rows [head * head_rows + first_row, …) of the only slot: `outputs`
+     * of them, or `inputs` where the pack is of their transpose. */
+    int n_heads, turned;
+    int64_t head_rows, first_row;
 };
 
 #define SUBLAYER_SLOTS 16
@@ -51,6 +55,17 @@ struct attention {
     struct leaves of_kv;    /* this rank's blocks of the kv rows, counted from kv_begin */
     int64_t kv_begin;       /* first kv row to contract in dX, from this rank's first kv row */
 };
+/* Latent attention on this rank. */
+struct latent {
+    int n_heads;
+    int64_t nope, rope, v, q_rank, kv_rank; /* struct model_config; q_rank 0: q is not compressed */
+    float scale;
+    int64_t window;
+    size_t page_off;
+    struct leaves of_heads, of_values; /* this rank's blocks of the rows of q, of the columns of o */
+    struct leaves of_q_a, of_kv_a;     /* of rows that all ranks have, counted from … */
+    int64_t q_a_begin, kv_a_begin;     /* … these */
+};
 /* An MLP on this rank, a body of its own or the shared expert of a mixture. */
 struct mlp {
     enum act act;
@@ -62,6 +77,7 @@ struct mlp {
 /* A mixture of experts on this rank. */
 struct experts {
     struct expert_router router;
+    int correction;     /* part of the router's correction bias, -1: none */
     int n_local, first; /* experts [first, first + n_local) are computed here */
     enum act act;
     struct clamp clamp;
@@ -82,6 +98,7 @@ struct sublayer {
     int pack_at[SUBLAYER_PACKS]; /* among the unit's packs: the first one of a plan */
     union {
         struct attention attention;
+        struct latent latent;
         struct mlp mlp;
         struct experts experts;
     };
@@ -138,7 +155,6 @@ struct attention_buf {
     float *qkv;  /* [rows][(n_heads + 2 n_kv) head_dim]; kept where heads are normed, else scratch */
     void *q, *o; /* dt [rows][n_heads head_dim] */
     float *lse;  /* [rows][n_heads], or NULL when nothing is kept */
-    char *kv;    /* pages of keys and values, or NULL */
     /* backward */
     void *dqkv;       /* dt, as qkv */
     float *d_out;     /* [rows][n_heads head_dim] */
@@ -148,6 +164,26 @@ struct attention_buf {
     float *sink_leaf; /* [n_seq][n_heads]: the sinks' gradients; NULL: there are none */
     float *head_leaf; /* comm memory [n_seq][q head_dim, then k head_dim]; NULL: heads are not normed */
     void *transposed; /* dt: matrices of one product, transposed; NULL: none are stored so */
+};
+/* key: kv_rank + rope, a cached token. "raw" is q before RoPE, [rows][n_heads (nope + rope)]. */
+struct latent_buf {
+    void *q_a, *q_a_norm, *raw_dt; /* dt [rows][q_rank], its norm; raw */
+    void *kv_a_dt;                 /* dt [rows][key] */
+    float *q_a_stat, *kv_a_stat;   /* [rows]: roots of the norms */
+    void *q, *out;                 /* dt [rows][n_heads key], [rows][n_heads kv_rank]: attention's */
+    void *values;                  /* dt [rows][n_heads v] */
+    float *lse;                    /* [rows][n_heads], or NULL */
+    /* scratch */
+    float *raw;      /* raw, then [rows][q_rank] */
+    float *kv_a;     /* [rows][key] */
+    void *latent;    /* dt [rows][kv_rank] */
+    float *absorbed; /* [rows][n_heads kv_rank] */
+    float *values_fp32;
+    /* backward, of the same shapes */
+    float *d_values, *d_out, *dq, *d_latent;
+    void *d_values_dt, *d_out_dt, *dq_dt, *d_raw_dt, *d_q_a_dt, *d_kv_a_dt;
+    void *turned; /* dt: one head's k rows of kv_b, transposed */
+    float *sums;  /* comm memory [rows][q_rank], [rows][key], [rows][kv_rank]: sums over heads */
 };
 struct mlp_buf {
     float *gu; /* [rows][up_cols]: gate and up, or up */
@@ -210,8 +246,10 @@ struct branch_buf {
     float *stat; /* [own] roots of the norm; layer norms: then [own] means */
     void *o;     /* dt [own][hidden]: the body's output, where a norm comes after it */
     float *o_stat;
+    char *kv; /* attention: pages of keys and values, or NULL */
     union {
         struct attention_buf attention;
+        struct latent_buf latent;
         struct mlp_buf mlp;
         struct experts_buf experts;
         struct head_buf head;
@@ -297,8 +335,8 @@ struct sublayer_kind {
      * rank. */
     double (*flops)(const struct sublayer *s, const struct model *m, double keys);
 };
-extern const struct sublayer_kind sublayer_embed, sublayer_attention, sublayer_mlp, sublayer_experts,
-    sublayer_head;
+extern const struct sublayer_kind sublayer_embed, sublayer_attention, sublayer_latent, sublayer_mlp,
+    sublayer_experts, sublayer_head;
 
 /* ---- sublayer/mlp.c: an MLP inside of a body. Slot and pack numbers are set. ---- */
 /* Sizes, and the plans of its two packs. */
@@ -345,6 +383,12 @@ struct leaves leaves_cut(struct leaves l, int one);
 void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos);
 /* A parameter's weights in natural order, NULL: none of this unit, or a matrix that is only packed. */
 const void *weight_at(const struct pass *p, int part);
+/* A parameter with a dtype of its own, NULL: none. */
+const void *weight_own(const struct pass *p, int part);
+/* Of a mixture: a router's bias with a dtype of its own is not added to the logits, it corrects the scores that
+ * choose. Takes it from its slot; returns its part, -1: none. And the router with the weights at hand. */
+int take_correction(struct sublayer *s, const struct model *m, int slot);
+struct expert_router router_now(const struct pass *p, const struct sublayer *s);
 /* Pack k of a body; of experts: the first of n_experts. */
 const struct panels *weight_pack(const struct pass *p, const struct sublayer *s, int k);
 /* A parameter of the unit in natural order, as it is stored. */

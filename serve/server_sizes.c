@@ -28,9 +28,7 @@ static int64_t weight_bytes(const struct model_config *c, enum dtype dt, struct 
 int64_t server_page_bytes(const struct server *s)
 {
     const struct model_config *c = &s->loaded.cfg;
-    int64_t heads = c->n_kv < s->o.tp ? s->o.tp
-                                      : c->n_kv; /* fewer kv heads than ranks are held more than once */
-    return (int64_t)attn_page_bytes((int)heads, (int)c->head_dim, server_dtype(s)) * c->n_layers;
+    return (int64_t)model_page_bytes_of(c, s->o.tp, server_dtype(s)) * s->o.tp * c->n_layers;
 }
 
 /* Sets *bytes to what keys and values of all ranks together may take: half of the machine's free memory after

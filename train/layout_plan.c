@@ -92,7 +92,7 @@ static void plan_traffic(struct layout_plan *p, const struct layout_spec *a, con
     double micros = (double)(b->supers * (b->local / b->micro));
     int stage = a->layout.zero, by_step = stage >= 2 || a->layout.ep > 1;
 
-    for (int v = 0; v < m->local.n_vectors; v++)
+    for (int v = 0; v < m->local.n_trained; v++)
         flat += (double)m->local.unit[v].flat * ring_share(m->local.unit[v].n_slices);
     p->dp_reduce = (stage == 0 ? 2 : 1) * 4 * flat * (by_step ? (double)b->supers : 1);
     p->dp_gather = stage == 0 ? 0 : stage < 3 ? el * flat : 2 * el * flat * micros;

@@ -117,5 +117,8 @@ static inline int64_t SHARES(int64_t cols) { return cols > 0 ? (cols + LANES * 4
 #define tree_sum gpu_tree_sum
 #define chain_sum gpu_chain_sum
 #define dtype_size(t) ((t) == DT_F32 ? (size_t)4 : (size_t)2)
+#define attn_value_dim(a) ((int64_t)((a)->v_dim > 0 ? (a)->v_dim : (a)->head_dim))
+#define attn_head_bytes(a) \
+    ((size_t)((a)->v_dim > 0 ? 1 : 2) * ATTN_PAGE * (size_t)(a)->head_dim * dtype_size((a)->dt))
 
 #endif

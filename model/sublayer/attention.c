@@ -89,11 +89,11 @@ static void carve_attention(const struct sublayer *s, const struct model *m, con
     buf->q = carve(from, LIFE_COSTLY, rows * heads, el);
     buf->o = carve(from, LIFE_COSTLY, rows * heads, el);
     buf->lse = NULL;
-    buf->kv = NULL;
+    b->kv = NULL;
     if (c->training)
         buf->lse = carve(from, LIFE_COSTLY, rows * s->attention.n_heads, sizeof(float));
     if (c->pages)
-        buf->kv = carve(from, LIFE_COSTLY, c->pages, model_page_bytes(m));
+        b->kv = carve(from, LIFE_COSTLY, c->pages, model_page_bytes(m));
     if (!c->training)
         return;
 

@@ -145,7 +145,7 @@ static int weight_gradient(const struct pass *p, const struct gradient *g, struc
         return 0;
     size_t bytes = (size_t)p->m->local.part[part].count * sizeof(float);
     for (int j = 0; j < p->g->n_levels; j++)
-        dev_fill(p->m->dev, p->g->level(p->g, p->m->local.n_vectors, j) + p->m->local.part[part].offset, 0,
+        dev_fill(p->m->dev, p->g->level(p->g, p->m->local.n_trained, j) + p->m->local.part[part].offset, 0,
                  bytes);
     return 0;
 }

@@ -89,6 +89,7 @@ static void shape(struct sublayer *s, const struct model *m, const struct branch
     x->act = spec->act;
     x->clamp = spec->clamp;
     x->router = family_router(c);
+    x->correction = take_correction(s, m, ROUTER_BIAS);
     x->first = dispatch_first(c->n_experts, ep, m->local.at.ep);
     x->n_local = dispatch_first(c->n_experts, ep, m->local.at.ep + 1) - x->first;
     x->inter = block_begin(c->expert_inter, m->grain, first + each) -
@@ -376,14 +377,14 @@ static int choose(const struct pass *p, const struct sublayer *s, struct experts
                   struct err *e)
 {
     const struct model *m = p->m;
-    const struct expert_router *router = &s->experts.router;
-    struct mat logits = rows_of(b->logits, DT_F32, h.rows, router->n_experts);
+    const struct expert_router router = router_now(p, s);
+    struct mat logits = rows_of(b->logits, DT_F32, h.rows, router.n_experts);
     struct share share = has_dispatch(m) ? share_of(p) : (struct share){ 0, p->r.len };
 
     KERNEL(m->dev, linear, logits, h, weight_pack(p, s, PACK_ROUTER));
     walk_bias(p, s->part[ROUTER_BIAS], logits, 0, logits.cols);
-    KERNEL(m->dev, route, router, b->expert, b->weight, logits);
-    dev_read(m->dev, b->routing.expert, b->expert, (size_t)(h.rows * router->k) * sizeof *b->expert);
+    KERNEL(m->dev, route, &router, b->expert, b->weight, logits);
+    dev_read(m->dev, b->routing.expert, b->expert, (size_t)(h.rows * router.k) * sizeof *b->expert);
     b->routing.home = share.first;
     b->routing.n_home = share.n;
     routing_fill(&b->routing);
@@ -701,11 +702,11 @@ static void count_choices(const struct pass *p, const struct sublayer *s, struct
 static int backward(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct err *e)
 {
     struct model *m = p->m;
-    const struct expert_router *router = &s->experts.router;
+    const struct expert_router router = router_now(p, s);
     struct experts_buf *b = &branch->experts;
     int64_t rows = rows_all(&p->r);
-    struct mat d_logits = rows_of(b->d_logits, m->dt, rows, router->n_experts);
-    struct mat logits = rows_of(b->logits, DT_F32, rows, router->n_experts);
+    struct mat d_logits = rows_of(b->d_logits, m->dt, rows, router.n_experts);
+    struct mat logits = rows_of(b->logits, DT_F32, rows, router.n_experts);
     struct mat d_scale = rows_of(b->d_shared_logit, m->dt, rows, 1), dx, h;
     struct balance balance;
     int rc;
@@ -713,7 +714,7 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     TRY(walk_dx(p, &dx, e));
     TRY(through_down(p, s, b, dx, e));
     count_choices(p, s, b, &balance);
-    KERNEL(m->dev, route_dx, router, d_logits, logits, b->expert, b->weight, b->d_slot,
+    KERNEL(m->dev, route_dx, &router, d_logits, logits, b->expert, b->weight, b->d_slot,
            m->losses.sequence != 0 || m->losses.z != 0 ? &balance : NULL);
     if (has_shared(s))
         TRY(shared_backward(p, s, branch, dx, e));

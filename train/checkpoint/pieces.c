@@ -28,6 +28,12 @@ static const struct param *param_of(const struct model *m, const struct param_pi
     return &m->table.p[m->local.part[at->part].param];
 }
 
+/* No optimizer sees it: it has weights alone. */
+static int has_own_dtype(const struct model *m, const struct param_piece *at)
+{
+    return param_of(m, at)->dtype != NULL;
+}
+
 static void add(struct pieces *p, enum zero_state state, const struct param_piece *at)
 {
     const struct param *q = param_of(p->m, at);
@@ -37,7 +43,7 @@ static void add(struct pieces *p, enum zero_state state, const struct param_piec
                               .lo = at->lo,
                               .hi = at->hi };
     memcpy(x->t.shape, q->shape, sizeof q->shape);
-    x->t.dtype = stored_dtype(state, p->m->dt);
+    x->t.dtype = q->dtype ? STORED_F32 : stored_dtype(state, p->m->dt);
     p->source[p->n] = (struct piece_source){ state, *at };
     p->at[p->n++] = p->bytes;
     p->bytes += (size_t)stored_bytes(x->t.dtype, at->hi - at->lo);
@@ -57,7 +63,8 @@ int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, i
     for (enum zero_state k = ZERO_WEIGHT; ok && k < ZERO_STATES; k++) {
         int n = has_state(k, m->dt) ? params_pieces(&m->local, dp_rank, is_sliced(k, zero), buf) : 0;
         for (int i = 0; i < n; i++)
-            add(p, k, &buf[i]);
+            if (k == ZERO_WEIGHT || !has_own_dtype(m, &buf[i]))
+                add(p, k, &buf[i]);
     }
     free(buf);
     return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for the list of pieces");

@@ -92,7 +92,7 @@ int zero_open(struct zero **out, struct model *m, const struct zero_groups *grou
     int rc = 0;
 
     if (z) {
-        z->vector = calloc((size_t)m->local.n_vectors + 1, sizeof *z->vector);
+        z->vector = calloc((size_t)m->local.n_trained + 1, sizeof *z->vector);
         z->uw = calloc((size_t)m->local.n_units, sizeof *z->uw);
     }
     if (!z || !z->vector || !z->uw)
@@ -109,7 +109,7 @@ int zero_open(struct zero **out, struct model *m, const struct zero_groups *grou
     z->overlap = how.overlap;
     z->plan = *b;
     z->n_units = m->local.n_units;
-    z->n_vectors = m->local.n_vectors;
+    z->n_vectors = m->local.n_trained;
 
     TRY(open_all(z, e));
     *out = z;
@@ -223,6 +223,24 @@ static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn,
     return 0;
 }
 
+/* A part with a dtype of its own, which lies in the model's memory: its weights, whole. */
+static int load_own(struct zero *z, int part, zero_fill fn, void *ctx, struct filling *to, struct err *e)
+{
+    const struct part *p = &z->m->local.part[part];
+    const struct param *q = &z->m->table.p[p->param];
+    float *own = model_own(z->m, part);
+
+    for (int64_t lo = 0, got; lo < p->count; lo += got) {
+        void *place;
+        got = ring_take(&to->ring, (char *)(own + lo), p->count - lo < CHUNK ? p->count - lo : CHUNK,
+                        sizeof *own, &place, e);
+        int rc = got < 0 ? (int)got : fn(ctx, ZERO_WEIGHT, q, &p->box, lo, lo + got, place, e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
 int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATES], struct err *e)
 {
     const struct dev_executor mine = { 0 };
@@ -236,7 +254,10 @@ int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATE
         if (!(s == ZERO_MASTER ? is_master : have[s]))
             continue;
         for (int i = 0; i < z->m->local.n_parts; i++)
-            TRY(load_state(z, s, i, fn, ctx, is_master && !have[s], &to, e));
+            if (!model_own(z->m, i))
+                TRY(load_state(z, s, i, fn, ctx, is_master && !have[s], &to, e));
+            else if (s == ZERO_WEIGHT)
+                TRY(load_own(z, i, fn, ctx, &to, e));
     }
     TRY(ring_settle(&to.ring, e));
     zero_forget_packs(z);
@@ -249,6 +270,9 @@ out:
 const void *zero_piece(const struct zero *z, enum zero_state s, const struct param_piece *p)
 {
     const struct zero_vector *x = &z->vector[z->m->local.part[p->part].vector];
+    const float *own = model_own(z->m, p->part);
+    if (own)
+        return s == ZERO_WEIGHT ? own + (p->flat - z->m->local.part[p->part].offset) : NULL;
     switch (s) {
     case ZERO_WEIGHT: return (char *)x->weight + (p->flat - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
     case ZERO_MASTER: return x->master + (p->flat - x->own_begin);

@@ -209,7 +209,7 @@ void zero_forget_packs(struct zero *z)
 void zero_slot_sizes(const struct model *m, struct slot_size size[ZERO_SLOTS][GROUPS])
 {
     memset(size, 0, sizeof *size * ZERO_SLOTS);
-    for (int v = 0; v < m->local.n_vectors; v++) {
+    for (int v = 0; v < m->local.n_trained; v++) {
         const struct unit_part *of = &m->local.unit[v];
         struct slot_range r = slots_for(m, of->unit);
         size_t packs = model_pack_bytes(m, v);

@@ -194,7 +194,7 @@ static struct rotation rotation_of(const struct model *m, const struct batch_pla
 
     if (how.stage < 2 || b->local != b->micro)
         return (struct rotation){ 0 };
-    for (int v = 0; v < m->local.n_vectors; v++) {
+    for (int v = 0; v < m->local.n_trained; v++) {
         const struct unit_part *of = &m->local.unit[v];
         int64_t *most = of->unit > 0 && of->unit <= m->n_layers ? &layer : &end;
         if ((int)of->group == group)
@@ -240,7 +240,7 @@ void zero_measure(const struct model *m, int sharers, struct zero_options how, c
 {
     double el = (double)dtype_size(m->dt), own = 0, grads = 0, whole = 0;
     double shared = how.stage == 3 ? slots_bytes(m, sharers) : 0;
-    int levels = tree_levels(b->local, b->micro), shards = shard_levels(b, how.stage), n = m->local.n_vectors;
+    int levels = tree_levels(b->local, b->micro), shards = shard_levels(b, how.stage), n = m->local.n_trained;
 
     for (int v = 0; v < n + m->table.cfg.tied; v++) {
         const struct unit_part *of = &m->local.unit[v == n ? 0 : v];
@@ -398,6 +398,8 @@ static void add_squares(const struct zero *z, struct xsum *s)
     for (int i = 0; i < z->m->local.n_parts; i++) {
         const struct part *p = &z->m->local.part[i];
         const struct zero_group *g = &z->group[group_of(z, p->vector)];
+        if (model_own(z->m, i))
+            continue;
         int64_t slice = flat_of(z, p->vector) / g->size, lo = slice * g->rank, hi = lo + slice;
         lo = lo > p->offset ? lo : p->offset;
         hi = hi < p->offset + p->count ? hi : p->offset + p->count;
@@ -448,7 +450,8 @@ int zero_update(struct zero *z, const struct adamw *h, double weight_decay, stru
 {
     int rc = 0;
     for (int i = 0; i < z->m->local.n_parts; i++)
-        update_part(z, &z->m->local.part[i], h, weight_decay);
+        if (!model_own(z->m, i))
+            update_part(z, &z->m->local.part[i], h, weight_decay);
     for (int v = 0; (z->stage == 1 || z->stage == 2) && v < z->n_vectors; v++) {
         const struct zero_group *g = &z->group[group_of(z, v)];
         size_t bytes = (size_t)(flat_of(z, v) / g->size) * dtype_size(z->m->dt);

@@ -9,7 +9,7 @@
 
 static int for_tensor_cores(const struct attn *a)
 {
-    return a->dt == DT_BF16 && a->head_dim % 8 == 0 && a->head_dim <= 128 && !a->sink;
+    return a->dt == DT_BF16 && a->head_dim % 8 == 0 && a->head_dim <= 128 && !a->sink && !a->v_dim;
 }
 
 static int64_t pages_of(const struct attn_seq *s) { return (s->pos + s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE; }

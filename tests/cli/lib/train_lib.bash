@@ -33,6 +33,10 @@ family() {
         echo "{\"model_type\":\"qwen3_moe\",$sizes,\"num_experts\":8,\"num_experts_per_tok\":4,\"moe_intermediate_size\":48,\"norm_topk_prob\":true,\"decoder_sparse_step\":2,\"initializer_range\":0.1}" ;;
     gpt_oss) # windows in turn, sinks, biases of experts; a limit that some values meet
         echo "{\"model_type\":\"gpt_oss\",$sizes,\"num_local_experts\":6,\"num_experts_per_tok\":2,\"sliding_window\":9,\"swiglu_limit\":0.75,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"truncate\":false,\"original_max_position_embeddings\":16},\"initializer_range\":0.1}" ;;
+    deepseek_v3) # an MLP in the first layer; groups; q compressed; YaRN with a scale of attention
+        echo "{\"model_type\":\"deepseek_v3\",${sizes/,\"num_key_value_heads\":2,\"head_dim\":10/},\"num_key_value_heads\":8,\"n_routed_experts\":8,\"num_experts_per_tok\":3,\"moe_intermediate_size\":40,\"n_shared_experts\":2,\"n_group\":4,\"topk_group\":2,\"q_lora_rank\":28,\"kv_lora_rank\":36,\"qk_rope_head_dim\":6,\"qk_nope_head_dim\":10,\"v_head_dim\":14,\"first_k_dense_replace\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,\"mscale\":1.0,\"mscale_all_dim\":0.7,\"original_max_position_embeddings\":16},\"initializer_range\":0.1}" ;;
+    deepseek_plain) # q not compressed, no groups, no shared expert
+        echo "{\"model_type\":\"deepseek_v3\",${sizes/,\"num_key_value_heads\":2,\"head_dim\":10/},\"num_key_value_heads\":8,\"n_routed_experts\":6,\"num_experts_per_tok\":2,\"moe_intermediate_size\":40,\"n_shared_experts\":null,\"n_group\":1,\"topk_group\":1,\"q_lora_rank\":null,\"kv_lora_rank\":20,\"qk_rope_head_dim\":4,\"qk_nope_head_dim\":9,\"v_head_dim\":7,\"first_k_dense_replace\":0,\"norm_topk_prob\":false,\"initializer_range\":0.1}" ;;
     gpt2) echo '{"model_type":"gpt2","n_embd":72,"n_layer":2,"n_head":8,"n_inner":104,"vocab_size":701,"n_positions":70}' ;;
     gemma2) echo "{\"model_type\":\"gemma2\",$sizes,\"sliding_window\":9,\"query_pre_attn_scalar\":14,\"attn_logit_softcapping\":1.5,\"final_logit_softcapping\":2.5}" |
         sed 's/"num_key_value_heads":2/"num_key_value_heads":4/' ;;

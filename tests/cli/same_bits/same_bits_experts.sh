@@ -19,6 +19,17 @@ common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 
 reference
 same "bf16: shares of every sequence, layers computed again" --tp 2 --sp --ep 4 --ranks 4 --zero 3 --recompute full
 
+family "$TMP/model.json" deepseek_plain
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 64 --global-batch 8 --threads 1)
+reference
+same "latent attention, q not compressed: one head a rank" --tp 8
+family "$TMP/model.json" deepseek_v3
+reference
+same "latent attention: shares of every sequence, late weight gradients" --pp 2 --tp 2 --sp --ranks 4 --micro-batch 2 --schedule zero-bubble --recompute full
+common+=(--dtype bf16)
+reference
+same "latent attention in bf16, a group of experts over dp ranks, ZeRO-3" --tp 2 --ep 4 --ranks 4 --zero 3 --micro-batch 1
+
 train half --stop-after 2 --tp 2 --ep 4 --ranks 4 --zero 1
 claim "two steps at ep 4" [ $rc = 0 ]
 run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/rest" --resume "$TMP/half/step-2" --threads 1

@@ -6,7 +6,7 @@
 text 5 60000 >"$TMP/text"
 steps=${SAME_BITS_STEPS:-3}
 
-for name in ${FAMILIES:-mixtral qwen2_moe qwen3_moe}; do
+for name in ${FAMILIES:-mixtral qwen2_moe qwen3_moe deepseek_v3 deepseek_plain}; do
     for dtype in fp32 bf16; do
         family "$TMP/model.json" $name
         common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 64 --global-batch 8 --threads 1 --dtype $dtype)

@@ -7,7 +7,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 [ -d "$FIXTURES/hf/train" ] || { skip "no $FIXTURES/hf/train: no reference runs"; finish; }
 command -v python3 >/dev/null || { skip "no python3 to compare with"; finish; }
 
-for name in llama-f32 llama-bf16-master gpt2-f32 mixtral-noaux-f32 qwen3moe-noaux-f32; do
+for name in llama-f32 llama-bf16-master gpt2-f32 mixtral-noaux-f32 qwen3moe-noaux-f32 deepseek3-noaux-f32; do
     runs=$FIXTURES/hf/train
     [ -d "$runs/$name" ] || runs=$FIXTURES/experts/train
     dtype=$([ $name = llama-bf16-master ] && echo bf16 || echo fp32)

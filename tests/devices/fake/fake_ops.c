@@ -65,7 +65,7 @@ static int64_t pages_of(const struct attn_seq *s) { return (s->pos + s->n_rows +
 static struct at_attn at_attn(struct fake *f, const struct attn *a, enum fake_how how)
 {
     struct at_attn x = { .a = *a };
-    const size_t bytes = attn_page_bytes(a->n_kv, a->head_dim, a->dt);
+    const size_t bytes = (size_t)a->n_kv * attn_head_bytes(a);
     int64_t n = 0, at = 0;
     for (int i = 0; i < a->n_seq; i++)
         n += pages_of(&a->seq[i]);
@@ -296,7 +296,8 @@ static size_t table_bytes(const struct attn *a)
     int64_t end = 0;
     for (int i = 0; i < a->n_seq; i++)
         end = a->seq[i].pos + a->seq[i].n_rows > end ? a->seq[i].pos + a->seq[i].n_rows : end;
-    return (size_t)(end * ((a->rope_dim ? a->rope_dim : a->head_dim) / 2)) * sizeof(float);
+    int64_t all = a->v_dim ? a->head_dim - a->v_dim : a->head_dim;
+    return (size_t)(end * ((a->rope_dim ? a->rope_dim : all) / 2)) * sizeof(float);
 }
 
 static void fake_rope_store(struct dev *d, const struct attn *a, struct mat q, struct mat qkv,
@@ -322,6 +323,38 @@ static void fake_rope_dx(struct dev *d, const struct attn *a, struct mat dqkv, s
     BEGIN(rope_dx);
     W(dqkv), R(dq), R(dk), R(dv), TABLE(cos), TABLE(sin);
     WITH_ATTN(READS, RUN(rope_dx, &x.a, dqkv, dq, dk, dv, cos, sin));
+}
+
+static void fake_latent_q(struct dev *d, const struct attn *a, struct mat q, struct mat absorbed,
+                          struct mat raw, const float *cos, const float *sin)
+{
+    BEGIN(latent_q);
+    W(q), R(absorbed), R(raw), TABLE(cos), TABLE(sin);
+    WITH_ATTN(READS, RUN(latent_q, &x.a, q, absorbed, raw, cos, sin));
+}
+
+static void fake_latent_k(struct dev *d, const struct attn *a, struct mat c, struct mat raw, const float *cos,
+                          const float *sin)
+{
+    BEGIN(latent_k);
+    R(c), R(raw), TABLE(cos), TABLE(sin);
+    WITH_ATTN(WRITES, RUN(latent_k, &x.a, c, raw, cos, sin));
+}
+
+static void fake_latent_q_dx(struct dev *d, const struct attn *a, struct mat draw, struct mat dq,
+                             const float *cos, const float *sin)
+{
+    BEGIN(latent_q_dx);
+    W(draw), R(dq), TABLE(cos), TABLE(sin);
+    WITH_ATTN(READS, RUN(latent_q_dx, &x.a, draw, dq, cos, sin));
+}
+
+static void fake_latent_k_dx(struct dev *d, const struct attn *a, struct mat dc, struct mat draw,
+                             struct mat dk, struct mat dv, const float *cos, const float *sin)
+{
+    BEGIN(latent_k_dx);
+    W(dc), W(draw), R(dk), R(dv), TABLE(cos), TABLE(sin);
+    WITH_ATTN(READS, RUN(latent_k_dx, &x.a, dc, draw, dk, dv, cos, sin));
 }
 
 static void fake_attn(struct dev *d, const struct attn *a, struct mat out, float *lse, struct mat q)

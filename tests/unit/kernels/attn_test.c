@@ -612,3 +612,84 @@ TEST(segments_of_a_few_rows_run_in_any_thread)
             world_free(w), world_free(other);
         }
 }
+
+/* ---- values that are the beginning of their keys ---- */
+
+/* A world whose values are the first v components of their keys and else 0: attention with values of their
+ * own must give the same. */
+static struct world *latent_world(enum dtype dt, int group, int d, int v, int64_t T)
+{
+    struct world *w = world_of(dt, 1, group, d, T);
+    for (int64_t i = 0; i < T * d; i++)
+        w->v[i] = i % d < v ? w->k[i] : 0;
+    for (int64_t i = 0; i < T * group * d; i++)
+        w->dout[i] = i % d < v ? w->dout[i] : 0;
+    ref_forward(w);
+    ref_backward(w);
+    return w;
+}
+
+/* The first v of every d values. */
+static float *first_of(const float *x, int64_t n, int d, int v)
+{
+    float *y = zeros(n * v);
+    for (int64_t i = 0; i < n * v; i++)
+        y[i] = x[i / v * d + i % v];
+    return y;
+}
+
+/* Pages of K alone. */
+static struct pages latent_pages(const struct world *w)
+{
+    struct pages p = pages_of(w, w->T);
+    const size_t whole = attn_page_bytes(1, w->d, w->dt) + OFF, keys = (whole - OFF) / 2;
+    for (int64_t b = 0; b < (w->T + 63) / 64; b++) /* nothing may look at V */
+        memset(p.memory + (size_t)b * whole + OFF + keys, 0xff, keys);
+    return p;
+}
+
+static int latent_same(struct dev *dev, const struct attn_ops *ops, const struct world *w, int v)
+{
+    const int64_t rows = w->T, n = rows * heads(w), cols = heads(w) * w->d;
+    float *out = first_of(w->out, n, w->d, v), *dout = first_of(w->dout, n, w->d, v),
+          *dv = first_of(w->dv, rows, w->d, v), *lse = zeros(n);
+    struct pages pg = latent_pages(w);
+    struct attn_seq seq = { 0, rows, 0, pg.page };
+    struct attn a = attn_of(w, 1, &seq);
+    struct mat q = mat_new(w->dt, rows, cols, w->q), o = mat_new(w->dt, rows, heads(w) * v, NULL),
+               g = mat_new(w->dt, rows, heads(w) * v, dout);
+    struct mat dq = mat_new(DT_F32, rows, cols, NULL), dk = mat_new(DT_F32, rows, w->d, NULL),
+               d_v = mat_new(DT_F32, rows, v, NULL);
+    a.v_dim = v;
+    ops->attn(dev, &a, o, lse, q);
+    int same = same_rows(o, 0, out, rows) && !memcmp(lse, w->lse, (size_t)n * 4);
+    ops->attn_dx(dev, &a, dq, dk, d_v, g, (struct attn_kept){ o, q, lse });
+    same = same && same_rows(dq, 0, w->dq, rows) && same_rows(dk, 0, w->dk, rows) &&
+           same_rows(d_v, 0, dv, rows);
+    pages_free(pg);
+    free(q.p), free(o.p), free(g.p), free(dq.p), free(dk.p), free(d_v.p);
+    free(out), free(dout), free(dv), free(lse);
+    return same;
+}
+
+TEST(values_that_begin_their_keys_give_the_bits_of_values_of_their_own)
+{
+    static const struct {
+        int group, d, v;
+        int64_t T;
+    } cases[] = {
+        { 8, 40, 32, 70 }, { 3, 24, 16, 130 }, { 2, 80, 64, 5 }, { 1, 18, 12, 66 }, { 16, 64, 48, 33 }
+    };
+    struct dev *dev = dev_new(2);
+    struct isa isa[5];
+    for (int dt = DT_F32; dt <= DT_BF16; dt++)
+        for (int c = 0; c < 5; c++) {
+            struct world *w = latent_world(dt, cases[c].group, cases[c].d, cases[c].v, cases[c].T);
+            for (int i = 0, n = isas(isa); i < n; i++)
+                if (!latent_same(dev, isa[i].ops, w, cases[c].v))
+                    test_fail(__FILE__, __LINE__, "%s %s: group %d d %d v %d", isa[i].name, dtype_name(dt),
+                              cases[c].group, cases[c].d, cases[c].v);
+            world_free(w);
+        }
+    dev_close(dev);
+}

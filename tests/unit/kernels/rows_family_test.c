@@ -374,6 +374,115 @@ TEST(turned_back_in_place_is_turned_back_and_rounded)
     rig_close(r);
 }
 
+/* Component i of n, turned with its neighbour. */
+static float turned_pair(const float *x, int i, const float *c, const float *s, int back)
+{
+    float sn = back ? -s[i / 2] : s[i / 2], a = x[i] * c[i / 2], b = x[i ^ 1] * sn;
+    return i % 2 ? a + b : a - b;
+}
+
+enum { LATENT_ROWS = 70, LATENT_HEADS = 3, LATENT_POS = 60 };
+/* One sequence of LATENT_ROWS rows behind LATENT_POS others. */
+struct latent_case {
+    int v, r, nope;
+    struct mat absorbed, raw, c, k_raw, dq, dk, dv, tab;
+    struct mat q, page, d_raw, dc,
+        dk_raw; /* by the definition; page: [v + r][3 * 64], all pages side by side */
+};
+
+static void latent_definition(struct latent_case *x)
+{
+    const int d = x->v + x->r, wide = x->nope + x->r;
+    for (int i = 0; i < d; i++)
+        for (int64_t p = 0; p < x->page.cols; p++)
+            set_elem(x->page, i, p, 0);
+    for (int row = 0; row < LATENT_ROWS; row++) {
+        const int p = LATENT_POS + row;
+        const float *cs = (float *)x->tab.p + p * x->r / 2, *sn = cs + x->tab.ld;
+        const float *raw = (float *)x->raw.p + row * x->raw.ld, *kr = (float *)x->k_raw.p + row * x->k_raw.ld;
+        const float *dq = (float *)x->dq.p + row * x->dq.ld, *dk = (float *)x->dk.p + row * x->dk.ld;
+        for (int h = 0; h < LATENT_HEADS; h++) {
+            for (int i = 0; i < x->v; i++)
+                set_elem(x->q, row, h * d + i, elem(x->absorbed, row, h * x->v + i));
+            for (int i = 0; i < x->r; i++) {
+                set_elem(x->q, row, h * d + x->v + i, turned_pair(raw + h * wide + x->nope, i, cs, sn, 0));
+                set_elem(x->d_raw, row, h * wide + x->nope + i, turned_pair(dq + h * d + x->v, i, cs, sn, 1));
+            }
+        }
+        for (int i = 0; i < x->v; i++) {
+            set_elem(x->page, i, p, elem(x->c, row, i));
+            set_elem(x->dc, row, i, dk[i] + elem(x->dv, row, i));
+        }
+        for (int i = 0; i < x->r; i++) {
+            set_elem(x->page, x->v + i, p, turned_pair(kr, i, cs, sn, 0));
+            set_elem(x->dk_raw, row, i, turned_pair(dk + x->v, i, cs, sn, 1));
+        }
+    }
+}
+
+static void latent_check(struct rig *r, const struct latent_case *x, enum dtype dt)
+{
+    enum { PAGES = 3 };
+    const int d = x->v + x->r;
+    const float *cs = x->tab.p, *sn = cs + x->tab.ld;
+    const size_t bytes = (size_t)(d * ATTN_PAGE) * dtype_size(dt);
+    char *page[PAGES];
+    struct attn_seq seq = { .row = 0, .n_rows = LATENT_ROWS, .pos = LATENT_POS, .page = page };
+    struct attn a = {
+        .n_heads = LATENT_HEADS, .n_kv = 1, .head_dim = d, .v_dim = x->v, .dt = dt, .n_seq = 1, .seq = &seq
+    };
+    for (int i = 0; i < PAGES; i++)
+        page[i] = malloc(bytes);
+    EACH_DEV(r, dev)
+    {
+        struct mat q = new_mat(dt, LATENT_ROWS, LATENT_HEADS * d, 0), d_raw = copy_mat(x->d_raw),
+                   dc = new_mat(DT_F32, LATENT_ROWS, x->v, 0), dk_raw = new_mat(dt, LATENT_ROWS, x->r, 0);
+        struct mat got = new_mat(dt, d, PAGES * ATTN_PAGE, 0);
+        for (int i = 0; i < PAGES; i++)
+            memset(page[i], 0, bytes);
+        KERNEL(dev, latent_q, &a, q, x->absorbed, x->raw, cs, sn);
+        KERNEL(dev, latent_k, &a, x->c, x->k_raw, cs, sn);
+        KERNEL(dev, latent_q_dx, &a, d_raw, x->dq, cs, sn);
+        KERNEL(dev, latent_k_dx, &a, dc, dk_raw, x->dk, x->dv, cs, sn);
+        for (int i = 0; i < d; i++)
+            for (int p = 0; p < PAGES * ATTN_PAGE; p++) {
+                struct mat one = mat_of(page[p / ATTN_PAGE], dt, d, ATTN_PAGE, ATTN_PAGE);
+                set_elem(got, i, p, elem(one, i, p % ATTN_PAGE));
+            }
+        CHECK_MAT(q, x->q, dev, d);
+        CHECK_MAT(got, x->page, dev, d);
+        CHECK_MAT(d_raw, x->d_raw, dev, d);
+        CHECK_MAT(dc, x->dc, dev, d);
+        CHECK_MAT(dk_raw, x->dk_raw, dev, d);
+        FREE(q, d_raw, dc, dk_raw, got);
+    }
+    for (int i = 0; i < PAGES; i++)
+        free(page[i]);
+}
+
+TEST(latent_q_and_k_and_their_gradients_are_their_definition)
+{
+    static const int dims[][3] = { { 32, 8, 16 }, { 20, 6, 9 }, { 70, 66, 5 } };
+    struct rig *r = rig_open();
+    EACH(t, dts)
+        EACH(i, dims) {
+            int v = dims[i][0], rot = dims[i][1], nope = dims[i][2], H = LATENT_HEADS, R = LATENT_ROWS;
+            struct latent_case x = { .v = v, .r = rot, .nope = nope };
+            x.absorbed = new_mat(DT_F32, R, H * v, 1), x.raw = new_mat(DT_F32, R, H * (nope + rot), 2);
+            x.c = new_mat(dts[t], R, v, 3), x.k_raw = new_mat(DT_F32, R, rot, 4);
+            x.dq = new_mat(DT_F32, R, H * (v + rot), 5), x.dk = new_mat(DT_F32, R, v + rot, 6);
+            x.dv = new_mat(DT_F32, R, v, 7), x.tab = new_mat(DT_F32, 2, 140 * rot, 8);
+            x.q = new_mat(dts[t], R, H * (v + rot), 0), x.page = new_mat(dts[t], v + rot, 192, 0);
+            x.d_raw = new_mat(dts[t], R, H * (nope + rot), 9), x.dc = new_mat(DT_F32, R, v, 0);
+            x.dk_raw = new_mat(dts[t], R, rot, 0);
+            latent_definition(&x);
+            latent_check(r, &x, dts[t]);
+            FREE(x.absorbed, x.raw, x.c, x.k_raw, x.dq, x.dk, x.dv, x.tab, x.q, x.page, x.d_raw, x.dc,
+                 x.dk_raw);
+        }
+    rig_close(r);
+}
+
 TEST(head_norm_dx_is_its_definition)
 {
     static const int dims[] = { 1, 32, 34, 130 };

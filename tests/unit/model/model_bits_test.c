@@ -55,7 +55,9 @@ static void step_hashes(int model, uint64_t h[HASHES])
     h[0] = hash(HASH_START, r.logprobs, r.n_seq * r.T);
     for (int i = 0; i < r.m.local.n_parts; i++) {
         enum param_kind kind = r.m.table.p[r.m.local.part[i].param].kind;
-        h[kind + 1] = hash(h[kind + 1] ? h[kind + 1] : HASH_START, rig_grad(&r, i), r.m.local.part[i].count);
+        if (rig_grad(&r, i))
+            h[kind + 1] = hash(h[kind + 1] ? h[kind + 1] : HASH_START, rig_grad(&r, i),
+                               r.m.local.part[i].count);
     }
     rig_close(&r);
 }

@@ -104,6 +104,21 @@ static const struct rig_family {
       "{\"model_type\":\"gpt_neox\",\"hidden_size\":80,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
       "\"intermediate_size\":104,\"vocab_size\":701,\"use_parallel_residual\":false,"
       "\"attention_bias\":false,\"initializer_range\":0.15}" },
+    { "deepseek_v3 with yarn, an MLP in the first layer",
+      "{\"model_type\":\"deepseek_v3\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":8,\"intermediate_size\":104,\"vocab_size\":701,\"n_routed_experts\":8,"
+      "\"num_experts_per_tok\":3,\"moe_intermediate_size\":40,\"n_shared_experts\":2,\"n_group\":4,"
+      "\"topk_group\":2,\"q_lora_rank\":28,\"kv_lora_rank\":36,\"qk_rope_head_dim\":6,"
+      "\"qk_nope_head_dim\":10,\"v_head_dim\":14,\"first_k_dense_replace\":1,\"rope_scaling\":{\"type\":"
+      "\"yarn\",\"factor\":4.0,\"mscale\":1.0,\"mscale_all_dim\":0.7,"
+      "\"original_max_position_embeddings\":16},\"initializer_range\":0.15}" },
+    { "deepseek_v3, q not compressed, no groups",
+      "{\"model_type\":\"deepseek_v3\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":8,\"intermediate_size\":104,\"vocab_size\":701,\"n_routed_experts\":6,"
+      "\"num_experts_per_tok\":2,\"moe_intermediate_size\":40,\"n_shared_experts\":null,\"n_group\":1,"
+      "\"topk_group\":1,\"q_lora_rank\":null,\"kv_lora_rank\":20,\"qk_rope_head_dim\":4,"
+      "\"qk_nope_head_dim\":9,\"v_head_dim\":7,\"first_k_dense_replace\":0,\"norm_topk_prob\":false,"
+      "\"routed_scaling_factor\":1.5,\"initializer_range\":0.15}" },
 };
 #define RIG_FAMILIES ((int)(sizeof rig_families / sizeof rig_families[0]))
 
@@ -199,7 +214,8 @@ static inline double rig_backward(struct rig *r)
 static inline float *rig_weight(struct rig *r, int part)
 {
     const struct part *p = &r->m.local.part[part];
-    return (float *)r->z->vector[p->vector].weight + p->offset;
+    float *own = model_own(&r->m, part);
+    return own ? own : (float *)r->z->vector[p->vector].weight + p->offset;
 }
 
 /* fp32: vectors are no longer all ones or zeros, so that a bias taken twice or a norm left out shows. */
@@ -214,9 +230,12 @@ static inline void rig_shake(struct rig *r)
     zero_forget_packs(r->z);
 }
 
+/* NULL: a part without a gradient. */
 static inline float *rig_grad(struct rig *r, int part)
 {
     const struct part *p = &r->m.local.part[part];
+    if (model_own(&r->m, part))
+        return NULL;
     return zero_grads(r->z)->level(zero_grads(r->z), r->m.table.p[p->param].unit, 0) + p->offset;
 }
 

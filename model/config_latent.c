@@ -1,0 +1,126 @@
+/* config_latent.c - which layers have experts; and what DeepSeek's config.json says besides sizes: latent
+ * attention, and its router. */
+#include <math.h>
+#include <string.h>
+#include "base/jx.h"
+#include "model/config_parse.h"
+#include "model/family.h"
+
+/* Sizes that follow from latent attention's own, and keys that may be null. */
+int config_read_latent(struct model_config *c, const json_t *o, const char *what, struct err *e)
+{
+    int bias = 0, neighbours = 1, rc;
+
+    if (json_is_null(json_object_get(o, "q_lora_rank")) && json_object_get(o, "q_lora_rank"))
+        c->latent.q_rank = 0;
+    family_set(c, F_Q_RANK, c->latent.q_rank > 0);
+    c->head_dim = c->latent.nope_dim + c->latent.rope_dim;
+    if (c->latent.rope_dim % 2)
+        return err_set(e, ERR_CONFIG,
+                       "%s: qk_rope_head_dim %lld is odd and rotary embedding needs pairs: make it even",
+                       what, (long long)c->latent.rope_dim);
+
+    TRY(jx_bool(o, what, "attention_bias", &bias, e));
+    TRY(jx_bool(o, what, "rope_interleave", &neighbours, e));
+    if (bias)
+        config_not_computed(c, "attention_bias true");
+    if (!neighbours)
+        config_not_computed(c, "rope_interleave false");
+    if (c->n_kv != c->n_heads)
+        config_not_computed(c, "%lld key-value heads of %lld heads, with latent attention",
+                            (long long)c->n_kv, (long long)c->n_heads);
+    rc = 0;
+out:
+    return rc;
+}
+
+/* DeepSeek's router, and which of its layers have experts. */
+int config_read_router(struct model_config *c, const json_t *o, const char *what, struct err *e)
+{
+    const char *scores = "sigmoid", *method = "noaux_tc";
+    int64_t most;
+    int rc;
+
+    TRY(jx_text(o, what, "scoring_func", &scores, e));
+    TRY(jx_text(o, what, "topk_method", &method, e));
+    TRY(jx_float(o, what, "routed_scaling_factor", &c->routed_factor, e));
+    TRY(jx_int(o, what, "first_k_dense_replace", &c->first_sparse, e));
+    if (json_object_get(o, "n_shared_experts") && json_is_null(json_object_get(o, "n_shared_experts")))
+        c->n_shared = 0;
+    else
+        TRY(jx_int(o, what, "n_shared_experts", &c->n_shared, e));
+    if (strcmp(scores, "sigmoid"))
+        return err_set(e, ERR_CONFIG, "%s: scoring_func %.40s: only sigmoid is known", what, scores);
+    if (strcmp(method, "noaux_tc"))
+        return err_set(e, ERR_CONFIG, "%s: topk_method %.40s: only noaux_tc is known", what, method);
+    if (!isfinite(c->routed_factor) || c->first_sparse < 0 || c->n_shared < 0 || c->n_shared > 1024)
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: routed_scaling_factor %g, first_k_dense_replace %lld, n_shared_experts %lld: a number "
+            "and two counts are taken",
+            what, c->routed_factor, (long long)c->first_sparse, (long long)c->n_shared);
+    c->shared_inter = c->n_shared * c->expert_inter;
+    family_set(c, F_SHARED, c->n_shared > 0);
+
+    if (c->n_experts % c->n_groups || c->groups_kept > c->n_groups)
+        return err_set(e, ERR_CONFIG,
+                       "%s: n_group %lld, topk_group %lld of %lld experts: equal groups are taken", what,
+                       (long long)c->n_groups, (long long)c->groups_kept, (long long)c->n_experts);
+    most = c->n_experts / c->n_groups * c->groups_kept;
+    if (c->experts_per_token > most)
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: num_experts_per_tok %lld of the %lld experts of topk_group %lld groups: a token takes "
+            "each at most once",
+            what, (long long)c->experts_per_token, (long long)most, (long long)c->groups_kept);
+    rc = 0;
+out:
+    return rc;
+}
+
+double model_latent_scale(const struct model_config *c)
+{
+    double scale = 1 / sqrt((double)c->head_dim), factor = 1;
+    if (c->yarn_mscale_all != 0)
+        factor = config_yarn_mscale(c->rope_factor, c->yarn_mscale_all);
+    return scale * factor * factor;
+}
+
+/* What the family's list of sizes does not say. */
+void config_write_latent(json_t *o, const struct model_config *c)
+{
+    if (family_has(c, F_LATENT) && !c->latent.q_rank)
+        json_object_set_new(o, "q_lora_rank", json_null());
+    if (!family_has(c, F_SIGMOID))
+        return;
+    json_object_set_new(o, "scoring_func", json_string("sigmoid"));
+    json_object_set_new(o, "topk_method", json_string("noaux_tc"));
+    json_object_set_new(o, "routed_scaling_factor", json_real(c->routed_factor));
+    json_object_set_new(o, "first_k_dense_replace", json_integer(c->first_sparse));
+    json_object_set_new(o, "n_shared_experts", json_integer(c->n_shared));
+}
+
+/* ---- layers without experts ---- */
+/* mlp_only_layers of Qwen3-MoE: these have no experts. */
+int config_read_dense(struct model_config *c, const json_t *o, const char *what, struct err *e)
+{
+    const json_t *list = json_object_get(o, "mlp_only_layers"), *v;
+    size_t i;
+    json_array_foreach(list, i, v) {
+        json_int_t l = json_integer_value(v);
+        if (!json_is_integer(v) || l < 0 || l >= MODEL_LISTED_LAYERS)
+            return err_set(e, ERR_CONFIG, "%s: mlp_only_layers: numbers of layers, from 0 to %d, are taken",
+                           what, MODEL_LISTED_LAYERS - 1);
+        c->dense[l / 64] |= (uint64_t)1 << l % 64;
+    }
+    return 0;
+}
+
+json_t *config_dense_json(const struct model_config *c)
+{
+    json_t *a = json_array();
+    for (int l = 0; l < MODEL_LISTED_LAYERS; l++)
+        if (c->dense[l / 64] >> l % 64 & 1)
+            json_array_append_new(a, json_integer(l));
+    return a;
+}
