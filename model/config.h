@@ -56,8 +56,8 @@ struct model_config {
     double routed_factor; /* on the weights of the chosen experts */
     uint64_t dense[MODEL_LISTED_LAYERS / 64]; /* bits: layers without experts all the same */
 
-    /* F_LATENT: ranks of compressed q (0: q is not compressed) and kv; widths of a head's rotated part, of the
-     * rest of its key, of its value. head_dim is that of q. */
+    /* F_LATENT: ranks of compressed q (0: q is not compressed) and kv; widths of a head's rotated part, of
+     * the rest of its key, of its value. head_dim is that of q. */
     struct {
         int64_t q_rank, kv_rank, rope_dim, nope_dim, v_dim;
     } latent;

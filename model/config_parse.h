@@ -16,8 +16,8 @@ __attribute__((format(printf, 2, 3))) void config_not_computed(struct model_conf
 int config_read_windows(struct model_config *c, const json_t *o, const char *what, struct err *e);
 void config_write_windows(json_t *o, const struct model_config *c);
 
-/* config_latent.c: latent attention, its sizes having been read; a router of sigmoids; and their keys that no list
- * of sizes has. */
+/* config_latent.c: latent attention, its sizes having been read; a router of sigmoids; and their keys that
+ * no list of sizes has. */
 int config_read_latent(struct model_config *c, const json_t *o, const char *what, struct err *e);
 int config_read_router(struct model_config *c, const json_t *o, const char *what, struct err *e);
 void config_write_latent(json_t *o, const struct model_config *c);

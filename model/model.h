@@ -67,7 +67,8 @@ struct model {
     int learned_positions; /* a table of positions instead of RoPE */
     struct rope_table rope[ROPE_TABLES];
     int64_t rope_n; /* positions in the tables so far: they grow with use (a context may have millions) */
-    /* [n_vectors]: memory of vectors with a dtype of their own (F32 alone is computed), NULL of the others. What
+    /* [n_vectors]: memory of vectors with a dtype of their own (F32 alone is computed), NULL of the others.
+     * What
      * is in them no optimizer sees: whoever fills the weights fills these. */
     void **own;
     float *sum_rows; /* comm memory [max_rows][hidden]: partial sums over tp */

@@ -34,8 +34,8 @@ struct pack_plan {
     struct leaves leaves;        /* of the inputs */
     int tied;                    /* the matrix is unit 0's */
     int first_expert, n_experts; /* n_experts 0: the matrices belong to no expert */
-    /* n_heads > 0: a pack for each head, of rows [head * head_rows + first_row, …) of the only slot: `outputs`
-     * of them, or `inputs` where the pack is of their transpose. */
+    /* n_heads > 0: a pack for each head, of rows [head * head_rows + first_row, …) of the only slot:
+     * `outputs` of them, or `inputs` where the pack is of their transpose. */
     int n_heads, turned;
     int64_t head_rows, first_row;
 };
@@ -385,8 +385,9 @@ void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos);
 const void *weight_at(const struct pass *p, int part);
 /* A parameter with a dtype of its own, NULL: none. */
 const void *weight_own(const struct pass *p, int part);
-/* Of a mixture: a router's bias with a dtype of its own is not added to the logits, it corrects the scores that
- * choose. Takes it from its slot; returns its part, -1: none. And the router with the weights at hand. */
+/* Of a mixture: a router's bias with a dtype of its own is not added to the logits, it corrects the scores
+ * that choose. Takes it from its slot; returns its part, -1: none. And the router with the weights at hand.
+ * */
 int take_correction(struct sublayer *s, const struct model *m, int slot);
 struct expert_router router_now(const struct pass *p, const struct sublayer *s);
 /* Pack k of a body; of experts: the first of n_experts. */
