@@ -242,7 +242,7 @@ struct params_local {
     struct layout layout;
     struct rank_at at;
     int n_parts, n_units, n_vectors;
-    int n_trained; /* the first vectors have the run's dtype; the others, of other dtypes, no optimizer sees */
+    int n_trained; /* the first vectors have the run's dtype; no optimizer sees those of other dtypes */
     struct part *part;
     /* [n_vectors]: first the n_units vectors of the units' dense parameters in the run's dtype (with ep 1 the
      * experts are among them), then the further ones. */

@@ -7,8 +7,9 @@
  *                 └── rotated part ── RoPE ─────────────┘                          of kv_b ── o
  *
  * To the kernel this is one kv head whose group is all heads, and whose values are the beginning of its
- * keys. tp cuts the heads: q, q_b, kv_b by rows, o by columns. q_a, kv_a and the latent are the same on
- * every rank; the parts of their gradients are summed over the ranks first, then each rank contracts its own blocks. */
+ * keys. tp cuts the heads: q, q_b, kv_b by rows, o by columns. q_a, kv_a and the latent are the same on every
+ * rank; the parts of their gradients are summed over the ranks first, then each rank contracts its own
+ * blocks. */
 #include "base/alter.h"
 #include "model/units.h"
 
