@@ -107,10 +107,10 @@ static int open_tables(struct model *m, struct err *e)
     m->sum_rows = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(m->max_rows * m->hidden));
     m->stat = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(4 * m->max_rows));
     m->lists_bytes = forward_lists_bytes(m, m->max_rows);
-    if (m->lists_bytes)
+    if (m->table.cfg.n_experts) /* also on a stage without experts: ranks add their counts together */
         m->loads = calloc((size_t)(m->n_layers * m->table.cfg.n_experts), sizeof *m->loads);
     m->lists = m->lists_bytes ? mem_alloc(m->dev->mem, MEM_WORK, m->lists_bytes) : NULL;
-    ok = m->sum_rows && m->stat && ((m->lists && m->loads) || !m->lists_bytes);
+    ok = m->sum_rows && m->stat && (m->lists || !m->lists_bytes) && (m->loads || !m->table.cfg.n_experts);
     if (m->learned_positions) {
         m->pos = calloc((size_t)m->max_rows, sizeof *m->pos);
         ok = ok && m->pos;

@@ -17,6 +17,7 @@ same "an expert group over dp ranks, late weight gradients" --tp 2 --ep 4 --pp 2
 family "$TMP/model.json" qwen3_moe
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 64 --global-batch 8 --threads 1 --dtype bf16)
 reference
+same "bf16: a stage without experts" --pp 2 --micro-batch 4
 same "bf16: shares of every sequence, layers computed again" --tp 2 --sp --ep 4 --ranks 4 --zero 3 --recompute full
 
 family "$TMP/model.json" deepseek_plain
