@@ -73,7 +73,7 @@ while IFS='|' read -r options src says; do
     claim "$options: nothing appears" [ ! -e x ]
 done <<'TABLE'
 --format deepspeed-universal --weights-only|half|lm_head.weight is BF16 without an fp32 master: --format deepspeed-universal holds fp32 weights: add --dtype fp32
---format deepspeed-universal --tp 2|half|--format deepspeed-universal holds whole tensors: leave --tp, --pp, --dp and --zero out
+--format deepspeed-universal --tp 2|half|--format deepspeed-universal holds whole tensors: leave --tp, --pp, --dp, --ep and --zero out
 --format dcp --shard-size 1MB|half|--shard-size is for --format hf
 --format dcp --compress zstd|half|--compress is for --format native
 --format megatron-dist|half|--format megatron-dist: writing it is not built yet

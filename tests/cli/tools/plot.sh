@@ -88,7 +88,7 @@ refused "noise" "is it a --log file of ptrain" 1 noise
 refused "a key that no line has" "choose another --y" 2 a.jsonl --y speed
 refused "no run" "RUN.jsonl" 2
 refused "a picture that cannot be written" "no/p.png: cannot write" 1 a.jsonl --png no/p.png
-refused "the same of SVG" "no/p.svg: cannot write" 1 a.jsonl --svg no/p.svg
+refused "the same of SVG" "cannot write no/p.svg" 1 a.jsonl --svg no/p.svg
 cp single kept
 refused "a picture over a run" "would be written over" 2 a.jsonl kept --svg ./kept
 claim "which stays" cmp -s single kept
