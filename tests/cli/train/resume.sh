@@ -58,7 +58,7 @@ if command -v python3 >/dev/null; then
     run pserve "$TMP/plain" --once x
     claim "by pserve too" has "$err" "set tie_word_embeddings to false"
     train dropout --model "$TMP/plain/config.json"
-    claim "dropout that is not applied is said" has "$err" "dropout of up to 0.1: none is applied"
+    claim "dropout that is not applied is said" has "$err" "dropout or jitter of up to 0.1: none is applied"
 else
     skip "no python3 to make a folder with rotary tables"
 fi
@@ -70,14 +70,15 @@ cp "$TMP/left.jsonl" "$TMP/true.jsonl"
 rm -rf "$TMP/left/step-4"
 mkdir "$TMP/left/step-7.tmp-save" "$TMP/left/step-9.tmp-save" "$TMP/left/mine.tmp-save"
 echo part >"$TMP/left/step-7.tmp-save/weights-00000.safetensors"
+touch "$TMP/left/step-7.tmp-save/.shardline-tmp" "$TMP/left/step-9.tmp-save/.shardline-tmp"
 echo "half a line" >"$TMP/left.jsonl.tmp-cut"
 ln -s left.jsonl "$TMP/link.jsonl"
-flock "$TMP/left/step-9.tmp-save" sleep 30 &
+flock -F "$TMP/left/step-9.tmp-save/.shardline-tmp" sleep 30 &
 holder=$!
 sleep 0.2
 run "$BIN/ptrain" "${common[@]}" --steps 4 --out "$TMP/left" --resume auto --log "$TMP/link.jsonl"
 kill $holder
-claim "what a run that died left is removed, and said" has "$err" "left/step-7.tmp-save, left by a run that died, is removed"
+claim "what a run that died left is removed, and said" has "$err" "left/step-7.tmp-save, left by an interrupted process, is removed"
 claim "a folder that is locked, and one that is no save, stay" [ "$(cd "$TMP/left" && echo *)" = "mine.tmp-save step-2 step-4 step-9.tmp-save" ]
 claim "the log that a link leads to is cut, and goes on" [ "$rc/$(bits_of "$TMP/left.jsonl")" = "0/$(bits_of "$TMP/true.jsonl")" ]
 claim "the link is one still, and nothing lies beside it" eval '[ -L "$TMP/link.jsonl" ] && [ ! -e "$TMP/left.jsonl.tmp-cut" ]'
