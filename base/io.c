@@ -23,7 +23,7 @@
 /* ---- the process ---- */
 
 /* Reading from /dev/null opened for writing fails, and writing to it opened for reading, as on a closed
- * descriptor. stderr takes what nobody will see. */
+ * descriptor. Writing to stderr succeeds: its text is lost. */
 void io_begin(void)
 {
     static const int flags[] = { O_WRONLY, O_RDONLY, O_RDWR };

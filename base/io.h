@@ -20,7 +20,7 @@
  * Numbers are read and written with a point, whatever locale a library has set before main. */
 void io_begin(void);
 
-/* Flushes stdout; what it could not take is ERR_FILE or ERR_SPACE. */
+/* Flushes stdout. ERR_FILE, ERR_SPACE: it cannot be written. */
 int io_flush_stdout(struct err *e);
 
 /* main calls it last, with what its work returned: flushes stdout, prints an error. Returns the exit

@@ -209,6 +209,12 @@ int layout_check(const struct layout *l, const struct model_config *cfg, struct 
  * are this layout's own). */
 int layout_grain(const struct layout *l, const struct model_config *cfg);
 static inline int layout_ranks(const struct layout *l) { return l->tp * l->pp * l->cp * l->dp; }
+/* The neighbouring dp ranks of an expert group; 1 with ep 1. */
+static inline int layout_fold(const struct layout *l)
+{
+    int fold = l->ep / (l->tp * l->cp);
+    return l->ep > 1 && fold > 1 ? fold : 1;
+}
 /* A rank's place on every axis. ep: its place among the ranks that divide the experts of a layer. edp: its
  * place among the ranks that hold the same experts. An expert group is j neighbouring dp ranks with all
  * their tp and cp ranks: ep is 1 or tp * cp * j, where j divides dp. */

@@ -68,13 +68,6 @@ int layout_grain(const struct layout *l, const struct model_config *c)
     return c->grain % l->tp == 0 && tree_is_node(c->grain, 0, c->grain / l->tp) ? c->grain : l->tp;
 }
 
-/* The neighbouring dp ranks that share the experts out. */
-static int expert_fold(const struct layout *l)
-{
-    int j = l->ep / (l->tp * l->cp);
-    return l->ep > 1 && j > 1 ? j : 1;
-}
-
 struct rank_at layout_at(const struct layout *l, int rank)
 {
     struct rank_at a;
@@ -82,7 +75,7 @@ struct rank_at layout_at(const struct layout *l, int rank)
     a.cp = rank / l->tp % l->cp;
     a.dp = rank / l->tp / l->cp % l->dp;
     a.pp = rank / l->tp / l->cp / l->dp;
-    int j = expert_fold(l);
+    int j = layout_fold(l);
     a.ep = l->ep > 1 ? (a.dp % j * l->cp + a.cp) * l->tp + a.tp : 0;
     a.edp = a.dp / j;
     return a;
@@ -189,7 +182,7 @@ static int is_here(const struct params_local *l, const struct param *p)
 static int vector_of(struct params_local *l, const struct param *p)
 {
     enum param_group group = is_whole_expert(p, &l->layout) ? GROUP_EXPERT : GROUP_DENSE;
-    int slices = group == GROUP_EXPERT ? l->layout.dp / expert_fold(&l->layout) : l->layout.dp;
+    int slices = group == GROUP_EXPERT ? l->layout.dp / layout_fold(&l->layout) : l->layout.dp;
     if (group == GROUP_DENSE && !p->dtype)
         return p->unit;
 
@@ -356,7 +349,7 @@ int params_pieces(const struct params_local *l, int dp_rank, int sliced, struct 
     for (int i = 0; i < l->n_parts; i++) {
         const struct part *p = &l->part[i];
         const struct unit_part *u = &l->unit[p->vector];
-        int slice = u->group == GROUP_EXPERT ? dp_rank / expert_fold(&l->layout) : dp_rank;
+        int slice = u->group == GROUP_EXPERT ? dp_rank / layout_fold(&l->layout) : dp_rank;
         int64_t each = u->flat / u->n_slices, lo = each * slice - p->offset, hi = lo + each;
 
         if (sliced && !u->dtype) {

@@ -146,8 +146,7 @@ static void carve_transposed(const struct sublayer *s, const struct model *m, co
 /* Sequences whose rows come to this rank's experts. */
 static int64_t leaves_of_experts(const struct model *m, const struct call_shape *c)
 {
-    const struct layout *l = &m->local.layout;
-    return has_dispatch(m) ? l->ep / (l->tp * l->cp) * c->n_seq : c->n_seq;
+    return layout_fold(&m->local.layout) * c->n_seq;
 }
 
 static void carve_backward(const struct sublayer *s, const struct model *m, const struct call_shape *c,
@@ -183,9 +182,8 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
  * alone. */
 static int64_t capacity_of(const struct sublayer *s, const struct model *m, const struct call_shape *c)
 {
-    const struct layout *l = &m->local.layout;
     int k = s->experts.router.k, n_local = s->experts.n_local;
-    return l->ep > 1 ? l->ep / (l->tp * l->cp) * c->rows * (k < n_local ? k : n_local) : c->rows * k;
+    return layout_fold(&m->local.layout) * c->rows * (k < n_local ? k : n_local);
 }
 
 static void carve_dispatch(const struct sublayer *s, const struct model *m, const struct call_shape *c,

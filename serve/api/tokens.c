@@ -62,7 +62,7 @@ static void write_tokens(const struct service *sv, const int32_t *ids, size_t n,
     json_out_text(o, strings ? "]}" : "");
 }
 
-/* Beside a prompt, chat_template_kwargs changes nothing, but it must be what it is elsewhere. */
+/* A prompt is not rendered: chat_template_kwargs has no effect on it, but its type is checked as well. */
 static int check_kwargs(const json_t *j, struct fault *f)
 {
     const json_t *kwargs = json_object_get(j, "chat_template_kwargs");

@@ -19,7 +19,7 @@ struct body_budget {
     int64_t max; /* bytes of all bodies; 0: no limit. A client may hold half of it */
     struct body_share all;
 };
-/* Whose bytes a body holds; NULL: nobody's. */
+/* The address and the key that a body counts against; NULL: none. */
 struct body_owner {
     struct body_share *address, *key;
 };

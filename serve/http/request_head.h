@@ -1,5 +1,5 @@
 /* request_head.h - checks the head of a request before anything else reads it: which bytes are its body
- * (framing), and for whom it is (Host). */
+ * (framing), and which host it names (Host). */
 #ifndef SHARDLINE_SERVE_HTTP_REQUEST_HEAD_H
 #define SHARDLINE_SERVE_HTTP_REQUEST_HEAD_H
 

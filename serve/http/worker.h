@@ -6,7 +6,8 @@
 #include <pthread.h>
 #include "base/err.h"
 
-#define WORKER_THREADS 3 /* one of them runs short jobs only, so that two long ones hold up nobody */
+#define WORKER_THREADS \
+    3 /* one of them runs short jobs only, so that two long ones do not delay a short one */
 struct job {
     struct job *next;
     void (*run)(struct job *j);

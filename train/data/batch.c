@@ -58,7 +58,7 @@ int batch_plan_layout(struct batch_plan *b, int64_t rows, int64_t micro, const s
             "--micro-batch %lld with --ep %d: the gradients of %lld sequences are no node of the tree "
             "of %lld: use a micro-batch that is a power of two",
             (long long)b->micro, l->ep, (long long)b->micro, (long long)rows);
-    b->in_tree = b->in_tree && tree_is_node(rows, 0, b->local * (l->ep / (l->tp * l->cp)));
+    b->in_tree = b->in_tree && tree_is_node(rows, 0, b->local * layout_fold(l));
     return 0;
 }
 

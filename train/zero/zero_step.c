@@ -215,8 +215,7 @@ static int shard_levels(const struct batch_plan *b, int stage)
  * ranks. */
 static double sharers_of(const struct model *m, int sharers, int group)
 {
-    const struct layout *l = &m->local.layout;
-    int fold = group == GROUP_EXPERT && l->ep > 1 ? l->ep / (l->tp * l->cp) : 1;
+    int fold = group == GROUP_EXPERT ? layout_fold(&m->local.layout) : 1;
     return sharers > fold ? sharers / fold : 1;
 }
 
@@ -283,9 +282,8 @@ int zero_open_grads(struct zero *z, struct err *e)
     struct zero_options how = { z->stage, z->overlap };
     int rc = 0;
 
-    z->g = (struct grads){ .n = z->plan.local, .fold = 1, .level = level_of, .done = done };
-    if (z->m->local.layout.ep > 1)
-        z->g.fold = z->group[GROUP_DENSE].size / z->group[GROUP_EXPERT].size;
+    z->g = (struct grads){ .n = z->plan.local, .level = level_of, .done = done };
+    z->g.fold = layout_fold(&z->m->local.layout);
     z->g.n_levels = z->n_levels = tree_levels(z->plan.local, z->plan.micro);
     z->n_shards = shard_levels(&z->plan, z->stage);
     for (int g = 0; g < GROUPS; g++)
