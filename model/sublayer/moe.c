@@ -690,8 +690,9 @@ static void count_choices(const struct pass *p, const struct sublayer *s, struct
     routing_count(&b->routing, b->count_host);
     for (int64_t i = 0; i < n; i++)
         load[i % n_experts] += b->count_host[i];
-    for (int64_t i = n_experts; ALTERED("balance_batch") && i < n; i++)
-        b->count_host[i] += b->count_host[i - n_experts];
+    if (ALTERED("balance_batch"))
+        for (int64_t i = n_experts; i < n; i++)
+            b->count_host[i] += b->count_host[i - n_experts];
     dev_write(m->dev, b->count, b->count_host, (size_t)n * sizeof *b->count);
     *balance = (struct balance){ m->losses.sequence, m->losses.z, b->count,
                                  seqs_of(p->r.n_seq, p->r.len, m->grain) };
