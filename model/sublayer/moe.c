@@ -9,32 +9,13 @@
  * tp cuts every expert as an MLP: gate and up by rows, down by columns. An expert's output is complete and
  * rounded before the weighted sum, so this rank's rows of the result are complete as well. */
 #include "base/alter.h"
-#include "model/units.h"
+#include "model/sublayer/moe.h"
 
-enum {
-    ROUTER,
-    GATE,
-    UP,
-    DOWN,
-    SHARED_GATE,
-    SHARED_UP,
-    SHARED_DOWN,
-    NO_BIAS_1,
-    NO_BIAS_2,
-    NO_BIAS_3,
-    SHARED_SCALE,
-    ROUTER_BIAS,
-    SLOTS
-};
 static const enum param_kind slots[SLOTS] = { P_ROUTER,      P_GATE,      P_UP,           P_DOWN,
                                               P_SHARED_GATE, P_SHARED_UP, P_SHARED_DOWN,  P_KINDS,
                                               P_KINDS,       P_KINDS,     P_SHARED_SCALE, P_ROUTER_BIAS };
-enum { PACK_ROUTER, PACK_UP, PACK_DOWN, PACK_SHARED, PACK_SHARED_DOWN, PACK_SHARED_SCALE, PACKS };
-
-static int has_shared(const struct sublayer *s) { return s->part[SHARED_DOWN] >= 0; }
 /* A matrix that alternates is found by either of its kinds, as slot UP, too. */
 static int first_input(const struct experts *x) { return act_inputs(x->act) == 2 ? GATE : UP; }
-static int has_scale(const struct sublayer *s) { return s->part[SHARED_SCALE] >= 0; }
 
 /* ---- sizes ---- */
 
@@ -106,269 +87,7 @@ static void shape(struct sublayer *s, const struct model *m, const struct branch
         shape_shared(s, m, tp_rank);
 }
 
-/* ---- memory ---- */
-
-static int has_dispatch(const struct model *m) { return m->local.layout.ep > 1; }
-
-static void carve_shared(const struct sublayer *s, const struct model *m, const struct call_shape *c,
-                         const struct carver *from, struct experts_buf *b)
-{
-    size_t el = dtype_size(m->dt);
-    mlp_carve(s, &s->experts.shared, m, c, from, &b->shared);
-    b->shared_out = carve(from, LIFE_COSTLY, c->rows * m->hidden, el);
-    if (has_scale(s))
-        b->shared_logit = carve(from, LIFE_COSTLY, c->rows, sizeof(float));
-    if (!c->training)
-        return;
-    b->shared_dx = carve(from, LIFE_SCRATCH, c->own * m->hidden, sizeof(float));
-    if (has_scale(s)) {
-        b->d_shared = carve(from, LIFE_SCRATCH, c->rows * m->hidden, el);
-        b->d_shared_logit = carve(from, LIFE_SCRATCH, c->rows, el);
-    }
-}
-
-/* The transpose of a slot's matrix of one expert; 0: the matrix is not stored transposed. */
-static size_t transpose_bytes(const struct sublayer *s, const struct model *m, int slot)
-{
-    int part = params_part(&m->local, s->unit, slots[slot], s->experts.first);
-    return weight_is_transposed(m, part) ? (size_t)m->local.part[part].count * dtype_size(m->dt) : 0;
-}
-
-/* What the gradients of inputs need: the matrices of one product, of every expert. */
-static void carve_transposed(const struct sublayer *s, const struct model *m, const struct carver *from,
-                             struct experts_buf *b)
-{
-    size_t up = transpose_bytes(s, m, UP) * (size_t)act_inputs(s->experts.act);
-    size_t down = transpose_bytes(s, m, DOWN), most = up > down ? up : down;
-    b->transposed = most ? carve(from, LIFE_SCRATCH, s->experts.n_local, most) : NULL;
-}
-
-/* Sequences whose rows come to this rank's experts. */
-static int64_t leaves_of_experts(const struct model *m, const struct call_shape *c)
-{
-    return layout_fold(&m->local.layout) * c->n_seq;
-}
-
-static void carve_backward(const struct sublayer *s, const struct model *m, const struct call_shape *c,
-                           const struct carver *from, struct experts_buf *b)
-{
-    const struct experts *x = &s->experts;
-    int64_t n = b->capacity;
-    size_t el = dtype_size(m->dt);
-
-    b->count_host = carve(from, LIFE_HOST, c->n_seq * x->router.n_experts, sizeof *b->count_host);
-    b->count = carve(from, LIFE_SCRATCH, c->n_seq * x->router.n_experts, sizeof *b->count);
-    b->d_act = carve(from, LIFE_SCRATCH, n * x->inter, sizeof(float));
-    b->dgu = carve(from, LIFE_SCRATCH, n * x->up_cols, el);
-    b->d_row = carve(from, LIFE_COMM, n, sizeof(float));
-    b->d_slot = carve(from, LIFE_COMM, c->rows * x->router.k, sizeof(float));
-    b->d_logits = carve(from, LIFE_SCRATCH, c->rows * x->router.n_experts, el);
-    b->dx = carve(from, LIFE_SCRATCH, c->own * m->hidden, sizeof(float));
-    b->part = carve(from, LIFE_SCRATCH, c->own * m->hidden, sizeof(float));
-    carve_transposed(s, m, from, b);
-    b->bias_leaf = NULL;
-    if (x->has_bias) {
-        int64_t widest = x->up_cols > m->hidden ? x->up_cols : m->hidden;
-        int64_t leaves = x->n_local * leaves_of_experts(m, c);
-        b->bias_leaf = carve(from, LIFE_SCRATCH, leaves * widest, sizeof(float));
-    }
-    if (!has_dispatch(m))
-        return;
-    b->d_moved = carve(from, LIFE_COMM, n, sizeof(float));
-    b->d_arrived = carve(from, LIFE_SCRATCH, n * m->hidden, el);
-}
-
-/* The most rows that can come to this rank: every token of the expert group chooses experts of this rank
- * alone. */
-static int64_t capacity_of(const struct sublayer *s, const struct model *m, const struct call_shape *c)
-{
-    int k = s->experts.router.k, n_local = s->experts.n_local;
-    return layout_fold(&m->local.layout) * c->rows * (k < n_local ? k : n_local);
-}
-
-static void carve_dispatch(const struct sublayer *s, const struct model *m, const struct call_shape *c,
-                           const struct carver *from, struct experts_buf *b)
-{
-    const struct layout *l = &m->local.layout;
-    size_t el = dtype_size(m->dt);
-
-    b->arrivals = (struct arrivals){ .ep = l->ep,
-                                     .tp = l->tp * l->cp,
-                                     .rank = m->local.at.ep,
-                                     .n_experts = s->experts.router.n_experts,
-                                     .n_seq = c->n_seq,
-                                     .parts = s->experts.has_bias ? m->grain / (l->tp * l->cp) : 1,
-                                     .capacity = b->capacity };
-    arrivals_carve(&b->arrivals, from->of[LIFE_HOST]);
-    b->spread = carve(from, LIFE_HOST, c->rows, sizeof *b->spread);
-    b->home = carve(from, LIFE_COMM, c->rows * s->experts.router.k * m->hidden, el);
-    b->arrived = carve(from, LIFE_COSTLY, b->capacity * m->hidden, el);
-    b->arrived_weight = carve(from, LIFE_COSTLY, b->capacity, sizeof(float));
-    b->moved = carve(from, LIFE_COMM, b->capacity * m->hidden, el);
-    b->home_out = carve(from, LIFE_COMM, c->rows * m->hidden, sizeof(float));
-}
-
-static void carve_experts(const struct sublayer *s, const struct model *m, const struct call_shape *c,
-                          const struct carver *from, struct branch_buf *branch)
-{
-    const struct experts *x = &s->experts;
-    struct experts_buf *b = &branch->experts;
-    int64_t n_slots = c->rows * x->router.k;
-    int all = has_dispatch(m); /* the lists are of home rows, for all experts */
-    size_t el = dtype_size(m->dt);
-
-    b->capacity = capacity_of(s, m, c);
-    b->routing = (struct routing){ .n_experts = x->router.n_experts,
-                                   .k = x->router.k,
-                                   .first = all ? 0 : x->first,
-                                   .n_local = all ? x->router.n_experts : x->n_local,
-                                   .n_leaves = c->n_seq,
-                                   .grain = x->has_bias ? m->grain : 0,
-                                   .rows = c->rows,
-                                   .leaf_rows = c->rows / c->n_seq };
-    routing_carve(&b->routing, from->of[LIFE_HOST]);
-    b->logits = carve(from, LIFE_COSTLY, c->rows * x->router.n_experts, sizeof(float));
-    b->expert = carve(from, LIFE_COSTLY, n_slots, sizeof *b->expert);
-    b->weight = carve(from, LIFE_COSTLY, n_slots, sizeof(float));
-    b->gu = carve(from, LIFE_COSTLY, b->capacity * x->up_cols, sizeof(float));
-    b->act = carve(from, LIFE_CHEAP, b->capacity * x->inter, el);
-    b->sum = carve(from, LIFE_COMM, b->capacity * m->hidden, sizeof(float));
-    b->row = m->dt == DT_F32 ? b->sum : carve(from, LIFE_SCRATCH, b->capacity * m->hidden, el);
-    if (has_dispatch(m))
-        carve_dispatch(s, m, c, from, b);
-    if (has_shared(s))
-        carve_shared(s, m, c, from, b);
-    if (c->training)
-        carve_backward(s, m, c, from, b);
-}
-
-/* ---- rows ---- */
-
-static struct mat grouped(const struct experts_buf *b, const void *p, enum dtype dt, int64_t cols)
-{
-    return rows_of(p, dt, b->n, cols);
-}
-
-/* Results of home rows are gathered over tp, because every rank holds all rows between bodies. */
-static int is_scattered(const struct pass *p)
-{
-    return has_dispatch(p->m) && !rows_shared(&p->r) && p->m->local.layout.tp > 1;
-}
-
-/* Rows of every sequence whose results this rank makes: its own rows with sp; with ep its share over tp; else
- * all. */
-struct share {
-    int64_t first, n;
-};
-static struct share share_of(const struct pass *p)
-{
-    const struct model *m = p->m;
-    int each = m->grain / m->local.layout.tp, from = comm_rank(m->tp) * each;
-    int64_t begin = block_begin(p->r.len, m->grain, from), end = block_begin(p->r.len, m->grain, from + each);
-
-    if (is_scattered(p))
-        return (struct share){ begin, end - begin };
-    return (struct share){ rows_first(m, &p->r), p->r.own_len };
-}
-
-/* Of one sequence: all rows [from, from + n) are rows [to, to + n) of the results. */
-struct own_rows {
-    int64_t from, to, n;
-};
-static struct own_rows own_rows(const struct pass *p, int seq)
-{
-    struct share share = share_of(p);
-    int64_t each = is_scattered(p) ? share.n : p->r.own_len;
-    return (struct own_rows){ seq * p->r.len + share.first, seq * each, share.n };
-}
-
-/* Where results go first, and from there to all rows of `to`. */
-static float *results_in(const struct pass *p, struct experts_buf *b, float *to)
-{
-    return is_scattered(p) ? b->home_out : to;
-}
-
-static int gather_results(const struct pass *p, struct experts_buf *b, float *to, struct err *e)
-{
-    const struct model *m = p->m;
-    int64_t rows = rows_all(&p->r);
-    if (!is_scattered(p))
-        return 0;
-    KERNEL(m->dev, embed, rows_of(to, DT_F32, rows, m->hidden),
-           rows_of(b->home_out, DT_F32, p->r.n_seq * share_of(p).n, m->hidden), 0, b->spread);
-    return comm_all_reduce(m->tp, to, rows * m->hidden, e);
-}
-
-/* What the ops of this rank's experts work on: rows of `all`, or of what arrived. */
-struct side {
-    struct expert_rows groups;
-    struct listed in;
-    const float *weight;
-    const int32_t *weight_list;
-};
-static struct side side_of(const struct pass *p, const struct experts_buf *b, struct mat all,
-                           const void *arrived)
-{
-    if (!has_dispatch(p->m))
-        return (
-            struct side){ routing_groups(&b->routing), { all, b->routing.row }, b->weight, b->routing.slot };
-    return (struct side){ arrivals_groups(&b->arrivals),
-                          { rows_of(arrived, p->m->dt, b->n, p->m->hidden), b->arrivals.list },
-                          b->arrived_weight,
-                          b->arrivals.list };
-}
-
-/* Home rows of `all` to the ranks of their experts. */
-static int send_rows(const struct pass *p, struct experts_buf *b, struct mat all, void *arrived,
-                     struct err *e)
-{
-    const struct model *m = p->m;
-    struct listed from = { all, b->routing.row };
-    if (!has_dispatch(m))
-        return 0;
-    KERNEL(m->dev, gather_scaled, rows_of(b->home, m->dt, b->routing.n, m->hidden), from, NULL, NULL);
-    return arrivals_send(&b->arrivals, m->ep, arrived, b->home, (size_t)m->hidden * dtype_size(m->dt), e);
-}
-
-/* b->row back to the home ranks: *results, in the order of the home lists. unrounded: altered, b->sum. */
-static int return_rows(const struct pass *p, struct experts_buf *b, int unrounded, struct mat *results,
-                       struct err *e)
-{
-    const struct model *m = p->m;
-    struct listed from = { grouped(b, b->row, m->dt, m->hidden), b->arrivals.back };
-
-    *results = unrounded ? grouped(b, b->sum, DT_F32, m->hidden) : from.m;
-    if (!has_dispatch(m))
-        return 0;
-    *results = rows_of(b->home, m->dt, b->routing.n, m->hidden);
-    KERNEL(m->dev, gather_scaled, rows_of(b->moved, m->dt, b->n, m->hidden), from, NULL, NULL);
-    return arrivals_return(&b->arrivals, m->ep, b->home, b->moved, (size_t)m->hidden * dtype_size(m->dt), e);
-}
-
 /* ---- forward ---- */
-
-/* With ep: which rows come from where, and their weights. */
-static int find_rows(const struct pass *p, struct experts_buf *b, struct err *e)
-{
-    const struct model *m = p->m;
-    const struct routing *r = &b->routing;
-    struct share share = share_of(p);
-    float *weights = b->home_out; /* free until results are made: [rows k] fits where k <= hidden */
-    int rc;
-
-    TRY(arrivals_fill(&b->arrivals, m->ep, r, e));
-    b->n = b->arrivals.n;
-    KERNEL(m->dev, embed, rows_of(weights, DT_F32, r->n, 1), rows_of(b->weight, DT_F32, r->rows * r->k, 1), 0,
-           r->slot);
-    TRY(arrivals_send(&b->arrivals, m->ep, b->arrived_weight, weights, sizeof *weights, e));
-    for (int64_t i = 0; i < r->rows; i++) {
-        int64_t at = i % r->leaf_rows - share.first;
-        b->spread[i] = at >= 0 && at < share.n ? (int32_t)(i / r->leaf_rows * share.n + at) : -1;
-    }
-    rc = 0;
-out:
-    return rc;
-}
 
 /* The router's choice for all rows, and the lists that follow from it. */
 static int choose(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h,
@@ -377,7 +96,7 @@ static int choose(const struct pass *p, const struct sublayer *s, struct experts
     const struct model *m = p->m;
     const struct expert_router router = router_now(p, s);
     struct mat logits = rows_of(b->logits, DT_F32, h.rows, router.n_experts);
-    struct share share = has_dispatch(m) ? share_of(p) : (struct share){ 0, p->r.len };
+    struct share share = has_dispatch(m) ? experts_share(p) : (struct share){ 0, p->r.len };
 
     KERNEL(m->dev, linear, logits, h, weight_pack(p, s, PACK_ROUTER));
     walk_bias(p, s->part[ROUTER_BIAS], logits, 0, logits.cols);
@@ -387,7 +106,7 @@ static int choose(const struct pass *p, const struct sublayer *s, struct experts
     b->routing.n_home = share.n;
     routing_fill(&b->routing);
     b->n = b->routing.n;
-    return has_dispatch(m) ? find_rows(p, b, e) : 0;
+    return has_dispatch(m) ? experts_find_rows(p, b, e) : 0;
 }
 
 static void activate(const struct pass *p, const struct sublayer *s, struct branch_buf *branch)
@@ -404,7 +123,7 @@ static void activate(const struct pass *p, const struct sublayer *s, struct bran
 static void add_biases(const struct pass *p, const struct sublayer *s, const struct experts_buf *b, int slot,
                        struct mat y)
 {
-    struct side side = side_of(p, b, y, y.p);
+    struct side side = experts_side(p, b, y, y.p);
     if (s->experts.has_bias)
         expert_bias_add(p, s, b, slots[slot], &side.groups, y);
 }
@@ -430,7 +149,7 @@ static int run_experts(const struct pass *p, const struct sublayer *s, struct br
     const struct model *m = p->m;
     const struct experts *x = &s->experts;
     struct experts_buf *b = &branch->experts;
-    struct side side = side_of(p, b, h, b->arrived);
+    struct side side = experts_side(p, b, h, b->arrived);
     struct listed act = { grouped(b, b->act, m->dt, x->inter), NULL };
 
     KERNEL(m->dev, linear_experts, grouped(b, b->gu, DT_F32, x->up_cols), side.in, &side.groups,
@@ -471,21 +190,21 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     struct mat results;
 
     TRY(choose(p, s, b, h, e));
-    TRY(send_rows(p, b, h, b->arrived, e));
+    TRY(experts_send(p, b, h, b->arrived, e));
     TRY(run_experts(p, s, branch, h, e));
-    TRY(return_rows(p, b, ALTERED("expert_unrounded"), &results, e));
+    TRY(experts_return(p, b, ALTERED("expert_unrounded"), &results, e));
     if (has_shared(s))
         TRY(run_shared(p, s, branch, h, e));
 
     for (int i = 0; i < p->r.n_seq; i++) {
-        struct own_rows o = own_rows(p, i);
-        float *to = results_in(p, b, m->sum_rows) + o.to * m->hidden;
+        struct own_rows o = experts_own_rows(p, i);
+        float *to = experts_results_in(p, b, m->sum_rows) + o.to * m->hidden;
         struct mat shared = rows_of(b->shared_out, m->dt, h.rows, m->hidden);
         shared = b->shared_out ? mat_rows(shared, o.from, o.n) : (struct mat){ 0 };
         KERNEL(m->dev, combine, rows_of(to, DT_F32, o.n, m->hidden), results, b->routing.place + o.from * k,
                b->weight + o.from * k, k, shared, b->shared_logit ? b->shared_logit + o.from : NULL);
     }
-    rc = gather_results(p, b, m->sum_rows, e);
+    rc = experts_gather_results(p, b, m->sum_rows, e);
 out:
     return rc;
 }
@@ -527,7 +246,7 @@ static int weight_gradient(const struct pass *p, const struct gradient *g, struc
     const struct model *m = p->m;
     const struct experts *x = &g->body->experts;
     struct experts_buf *b = g->experts;
-    struct side side = side_of(p, b, g->x, g->x.p);
+    struct side side = experts_side(p, b, g->x, g->x.p);
     struct listed dy = { g->dy, NULL }, in = { g->x, g->part[0] == DOWN ? NULL : side.in.list };
     int64_t ld = 0;
     int turn = 0;
@@ -545,27 +264,6 @@ static int weight_gradient(const struct pass *p, const struct gradient *g, struc
     return 0;
 }
 
-/* The gradients of the router's weights, from those of grouped rows (b->d_row): b->d_slot of all rows. */
-static int weight_gradients_home(const struct pass *p, struct experts_buf *b, struct err *e)
-{
-    const struct model *m = p->m;
-    const struct routing *r = &b->routing;
-    struct mat slots_of = rows_of(b->d_slot, DT_F32, r->rows * r->k, 1);
-    struct mat home = rows_of(b->d_row, DT_F32, b->n, 1);
-    int rc = 0;
-
-    if (has_dispatch(m)) {
-        KERNEL(m->dev, embed, rows_of(b->d_moved, DT_F32, b->n, 1), home, 0, b->arrivals.back);
-        home = rows_of(b->home_out, DT_F32, r->n, 1);
-        TRY(arrivals_return(&b->arrivals, m->ep, b->home_out, b->d_moved, sizeof(float), e));
-    }
-    KERNEL(m->dev, embed, slots_of, home, 0, r->place);
-    if (has_dispatch(m))
-        rc = comm_all_reduce(m->tp, b->d_slot, slots_of.rows, e);
-out:
-    return rc;
-}
-
 /* Through down and the activation: b->dgu, b->d_slot. dx: all rows of the stream's gradient. */
 static int through_down(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat dx,
                         struct err *e)
@@ -574,10 +272,10 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct e
     const struct experts *x = &s->experts;
     struct mat d_act = grouped(b, b->d_act, DT_F32, x->inter), act = grouped(b, b->act, m->dt, x->inter);
     struct mat scaled = grouped(b, b->row, m->dt, m->hidden);
-    struct side side = side_of(p, b, dx, b->d_arrived);
+    struct side side = experts_side(p, b, dx, b->d_arrived);
     int rc;
 
-    TRY(send_rows(p, b, dx, b->d_arrived, e));
+    TRY(experts_send(p, b, dx, b->d_arrived, e));
     KERNEL(m->dev, linear_dx_experts, d_act, 1, &side.in, expert_weights(p, s, b, DOWN, 1), &m->of_hidden,
            &side.groups);
 
@@ -589,7 +287,7 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct e
         TRY(comm_all_reduce(m->tp, b->d_row, b->n, e));
     if (x->has_bias)
         expert_bias_dot(p, s, b, P_DOWN, &side.groups, side.in);
-    TRY(weight_gradients_home(p, b, e));
+    TRY(experts_weight_gradients_home(p, b, e));
     KERNEL(m->dev, gather_scaled, scaled, side.in, side.weight, side.weight_list);
     TRY(emit_experts(p, s, b, DOWN, scaled, gradient_input(p, act), e));
     KERNEL(m->dev, scale_rows, d_act, side.weight, side.weight_list);
@@ -606,7 +304,7 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct exp
 {
     const struct model *m = p->m;
     const struct experts *x = &s->experts;
-    struct side side = side_of(p, b, h, b->arrived);
+    struct side side = experts_side(p, b, h, b->arrived);
     struct mat dgu = grouped(b, b->dgu, m->dt, x->up_cols), results;
     struct mat in = has_dispatch(m) ? gradient_input(p, side.in.m) : h;
     struct listed dy[2];
@@ -621,14 +319,14 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct exp
     KERNEL(m->dev, linear_dx_experts, grouped(b, b->sum, DT_F32, m->hidden), n_in, dy,
            expert_weights(p, s, b, first, n_in), leaves, &side.groups);
     TRY(complete_rows(p, s, b, -1, e));
-    TRY(return_rows(p, b, ALTERED("expert_dx_unrounded"), &results, e));
+    TRY(experts_return(p, b, ALTERED("expert_dx_unrounded"), &results, e));
     for (int i = 0; i < p->r.n_seq; i++) {
-        struct own_rows o = own_rows(p, i);
-        float *to = results_in(p, b, b->dx) + o.to * m->hidden;
+        struct own_rows o = experts_own_rows(p, i);
+        float *to = experts_results_in(p, b, b->dx) + o.to * m->hidden;
         KERNEL(m->dev, combine_dx, rows_of(to, DT_F32, o.n, m->hidden), results,
                b->routing.place + o.from * k, k);
     }
-    rc = gather_results(p, b, b->dx, e);
+    rc = experts_gather_results(p, b, b->dx, e);
 out:
     return rc;
 }
@@ -738,49 +436,6 @@ out:
     return rc;
 }
 
-/* ---- plans ---- */
-
-/* Copies of dgu and of the scaled gradient of outputs; of act, where layers share its buffer; of the small
- * products' gradients. */
-static size_t deferred_bytes(const struct sublayer *s, const struct model *m, const struct call_shape *c,
-                             enum recompute recompute)
-{
-    const struct experts *x = &s->experts;
-    size_t el = dtype_size(m->dt);
-    int64_t columns = x->up_cols + m->hidden + (recompute != RECOMPUTE_NONE ? x->inter : 0);
-    columns += has_dispatch(m) && recompute == RECOMPUTE_FULL ? m->hidden : 0;
-    size_t sum = (size_t)(capacity_of(s, m, c) * columns) * el + 7 * 64;
-
-    sum += (size_t)(c->rows * (x->router.n_experts + 1)) * el;
-    if (has_shared(s))
-        sum += mlp_deferred_bytes(&x->shared, m, c, recompute) + (size_t)(c->rows * m->hidden) * el;
-    return sum;
-}
-
-/* With ep 1 each of a token's experts is summed over tp by itself. */
-static void traffic(const struct sublayer *s, const struct model *m, struct unit_traffic *t)
-{
-    int k = s->experts.router.k, shared = has_shared(s), scattered = m->shares == 1;
-    int sums = has_dispatch(m) ? scattered : k;
-
-    t->whole_forward += sums + shared;
-    t->whole_backward += sums;
-    t->sums_backward += shared;
-    t->row_floats += k;
-    t->gathers_backward += shared;
-    t->gathers_deferred += shared;
-    t->dispatched += has_dispatch(m) ? k : 0;
-}
-
-static double flops(const struct sublayer *s, const struct model *m, double keys)
-{
-    const struct experts *x = &s->experts;
-    double columns = (double)(x->router.k * (x->up_cols + x->inter) + x->router.n_experts);
-    (void)keys;
-    columns += (double)(x->shared.up_cols + x->shared.inter + has_scale(s));
-    return 2.0 * (double)m->hidden * columns;
-}
-
 const struct sublayer_kind sublayer_experts = {
     .name = "experts",
     .slot = slots,
@@ -788,12 +443,12 @@ const struct sublayer_kind sublayer_experts = {
     .out_bias = -1,
     .complete = 1,
     .shape = shape,
-    .carve = carve_experts,
+    .carve = experts_carve,
     .forward = forward,
     .backward = backward,
     .recompute = activate,
     .weight_gradient = weight_gradient,
-    .deferred_bytes = deferred_bytes,
-    .traffic = traffic,
-    .flops = flops,
+    .deferred_bytes = experts_deferred_bytes,
+    .traffic = experts_traffic,
+    .flops = experts_flops,
 };

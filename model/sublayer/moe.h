@@ -1,0 +1,90 @@
+/* moe.h - inside sublayer/: what the files of a mixture of experts share.
+ *
+ *     moe.c          shape, forward, backward
+ *     moe_rows.c     rows to the ranks of their experts, results back and together
+ *     moe_memory.c   buffers, and what plans need to know
+ *     moe_bias.c     biases of experts (units.h) */
+#ifndef SHARDLINE_MODEL_SUBLAYER_MOE_H
+#define SHARDLINE_MODEL_SUBLAYER_MOE_H
+
+#include "model/units.h"
+
+/* Slots of the kind, and packs of one mixture. */
+enum {
+    ROUTER,
+    GATE,
+    UP,
+    DOWN,
+    SHARED_GATE,
+    SHARED_UP,
+    SHARED_DOWN,
+    NO_BIAS_1,
+    NO_BIAS_2,
+    NO_BIAS_3,
+    SHARED_SCALE,
+    ROUTER_BIAS,
+    SLOTS
+};
+enum { PACK_ROUTER, PACK_UP, PACK_DOWN, PACK_SHARED, PACK_SHARED_DOWN, PACK_SHARED_SCALE, PACKS };
+
+/* Rows travel to the ranks of their experts and back (ep > 1). */
+static inline int has_dispatch(const struct model *m) { return m->local.layout.ep > 1; }
+static inline int has_shared(const struct sublayer *s) { return s->part[SHARED_DOWN] >= 0; }
+/* The shared expert's output is scaled by a gate of its own. */
+static inline int has_scale(const struct sublayer *s) { return s->part[SHARED_SCALE] >= 0; }
+/* A buffer of grouped rows, those of this call. */
+static inline struct mat grouped(const struct experts_buf *b, const void *p, enum dtype dt, int64_t cols)
+{
+    return rows_of(p, dt, b->n, cols);
+}
+
+/* ---- moe_rows.c ---- */
+/* Rows of every sequence whose results this rank makes: its own rows with sp; with ep its share over tp; else
+ * all. */
+struct share {
+    int64_t first, n;
+};
+/* Of this rank. */
+struct share experts_share(const struct pass *p);
+/* Of one sequence: all rows [from, from + n) are rows [to, to + n) of the results. */
+struct own_rows {
+    int64_t from, to, n;
+};
+/* seq: a sequence of the call. */
+struct own_rows experts_own_rows(const struct pass *p, int seq);
+/* What the ops of this rank's experts work on: rows of `all`, or of what arrived. */
+struct side {
+    struct expert_rows groups;
+    struct listed in;
+    const float *weight;
+    const int32_t *weight_list;
+};
+/* all: all rows of a matrix; arrived: with ep > 1 the rows of it that came (experts_send). */
+struct side experts_side(const struct pass *p, const struct experts_buf *b, struct mat all,
+                         const void *arrived);
+
+/* After routing_fill: which rows come from where, and their weights. Collective over ep. ep > 1 only. */
+int experts_find_rows(const struct pass *p, struct experts_buf *b, struct err *e);
+/* Home rows of `all` to the ranks of their experts. Collective over ep; with ep 1 nothing happens. */
+int experts_send(const struct pass *p, struct experts_buf *b, struct mat all, void *arrived, struct err *e);
+/* b->row back to the home ranks: *results, in the order of the home lists. Collective over ep. unrounded: an
+ * altered order, b->sum instead. */
+int experts_return(const struct pass *p, struct experts_buf *b, int unrounded, struct mat *results,
+                   struct err *e);
+/* The gradients of the router's weights, from those of grouped rows (b->d_row): b->d_slot of all rows.
+ * Collective over ep and tp. */
+int experts_weight_gradients_home(const struct pass *p, struct experts_buf *b, struct err *e);
+
+/* Where results go first, and from there to all rows of `to`. The second is collective over tp. */
+float *experts_results_in(const struct pass *p, struct experts_buf *b, float *to);
+int experts_gather_results(const struct pass *p, struct experts_buf *b, float *to, struct err *e);
+
+/* ---- moe_memory.c: rows of struct sublayer_kind ---- */
+void experts_carve(const struct sublayer *s, const struct model *m, const struct call_shape *c,
+                   const struct carver *from, struct branch_buf *branch);
+size_t experts_deferred_bytes(const struct sublayer *s, const struct model *m, const struct call_shape *c,
+                              enum recompute recompute);
+void experts_traffic(const struct sublayer *s, const struct model *m, struct unit_traffic *t);
+double experts_flops(const struct sublayer *s, const struct model *m, double keys);
+
+#endif

@@ -1,0 +1,122 @@
+/* moe_rows.c - a mixture's rows to the ranks of their experts, and results back to the ranks that hold the
+ * tokens (--ep, dispatch.h). With ep 1 every rank of tp has all rows, and nothing travels. */
+#include "model/sublayer/moe.h"
+
+/* ---- whose rows ---- */
+/* Results of home rows are gathered over tp, because every rank holds all rows between bodies. */
+static int is_scattered(const struct pass *p)
+{
+    return has_dispatch(p->m) && !rows_shared(&p->r) && p->m->local.layout.tp > 1;
+}
+
+struct share experts_share(const struct pass *p)
+{
+    const struct model *m = p->m;
+    int each = m->grain / m->local.layout.tp, from = comm_rank(m->tp) * each;
+    int64_t begin = block_begin(p->r.len, m->grain, from), end = block_begin(p->r.len, m->grain, from + each);
+
+    if (is_scattered(p))
+        return (struct share){ begin, end - begin };
+    return (struct share){ rows_first(m, &p->r), p->r.own_len };
+}
+
+struct own_rows experts_own_rows(const struct pass *p, int seq)
+{
+    struct share share = experts_share(p);
+    int64_t each = is_scattered(p) ? share.n : p->r.own_len;
+    return (struct own_rows){ seq * p->r.len + share.first, seq * each, share.n };
+}
+
+float *experts_results_in(const struct pass *p, struct experts_buf *b, float *to)
+{
+    return is_scattered(p) ? b->home_out : to;
+}
+
+int experts_gather_results(const struct pass *p, struct experts_buf *b, float *to, struct err *e)
+{
+    const struct model *m = p->m;
+    int64_t rows = rows_all(&p->r);
+    if (!is_scattered(p))
+        return 0;
+    KERNEL(m->dev, embed, rows_of(to, DT_F32, rows, m->hidden),
+           rows_of(b->home_out, DT_F32, p->r.n_seq * experts_share(p).n, m->hidden), 0, b->spread);
+    return comm_all_reduce(m->tp, to, rows * m->hidden, e);
+}
+
+/* ---- there and back ---- */
+struct side experts_side(const struct pass *p, const struct experts_buf *b, struct mat all,
+                         const void *arrived)
+{
+    if (!has_dispatch(p->m))
+        return (
+            struct side){ routing_groups(&b->routing), { all, b->routing.row }, b->weight, b->routing.slot };
+    return (struct side){ arrivals_groups(&b->arrivals),
+                          { rows_of(arrived, p->m->dt, b->n, p->m->hidden), b->arrivals.list },
+                          b->arrived_weight,
+                          b->arrivals.list };
+}
+
+int experts_send(const struct pass *p, struct experts_buf *b, struct mat all, void *arrived, struct err *e)
+{
+    const struct model *m = p->m;
+    struct listed from = { all, b->routing.row };
+    if (!has_dispatch(m))
+        return 0;
+    KERNEL(m->dev, gather_scaled, rows_of(b->home, m->dt, b->routing.n, m->hidden), from, NULL, NULL);
+    return arrivals_send(&b->arrivals, m->ep, arrived, b->home, (size_t)m->hidden * dtype_size(m->dt), e);
+}
+
+int experts_return(const struct pass *p, struct experts_buf *b, int unrounded, struct mat *results,
+                   struct err *e)
+{
+    const struct model *m = p->m;
+    struct listed from = { grouped(b, b->row, m->dt, m->hidden), b->arrivals.back };
+
+    *results = unrounded ? grouped(b, b->sum, DT_F32, m->hidden) : from.m;
+    if (!has_dispatch(m))
+        return 0;
+    *results = rows_of(b->home, m->dt, b->routing.n, m->hidden);
+    KERNEL(m->dev, gather_scaled, rows_of(b->moved, m->dt, b->n, m->hidden), from, NULL, NULL);
+    return arrivals_return(&b->arrivals, m->ep, b->home, b->moved, (size_t)m->hidden * dtype_size(m->dt), e);
+}
+
+int experts_find_rows(const struct pass *p, struct experts_buf *b, struct err *e)
+{
+    const struct model *m = p->m;
+    const struct routing *r = &b->routing;
+    struct share share = experts_share(p);
+    int rc;
+
+    TRY(arrivals_fill(&b->arrivals, m->ep, r, e));
+    b->n = b->arrivals.n;
+    KERNEL(m->dev, embed, rows_of(b->home_weight, DT_F32, r->n, 1),
+           rows_of(b->weight, DT_F32, r->rows * r->k, 1), 0, r->slot);
+    TRY(arrivals_send(&b->arrivals, m->ep, b->arrived_weight, b->home_weight, sizeof *b->home_weight, e));
+    for (int64_t i = 0; i < r->rows; i++) {
+        int64_t at = i % r->leaf_rows - share.first;
+        b->spread[i] = at >= 0 && at < share.n ? (int32_t)(i / r->leaf_rows * share.n + at) : -1;
+    }
+    rc = 0;
+out:
+    return rc;
+}
+
+int experts_weight_gradients_home(const struct pass *p, struct experts_buf *b, struct err *e)
+{
+    const struct model *m = p->m;
+    const struct routing *r = &b->routing;
+    struct mat slots_of = rows_of(b->d_slot, DT_F32, r->rows * r->k, 1);
+    struct mat home = rows_of(b->d_row, DT_F32, b->n, 1);
+    int rc = 0;
+
+    if (has_dispatch(m)) {
+        KERNEL(m->dev, embed, rows_of(b->d_moved, DT_F32, b->n, 1), home, 0, b->arrivals.back);
+        home = rows_of(b->home_weight, DT_F32, r->n, 1);
+        TRY(arrivals_return(&b->arrivals, m->ep, b->home_weight, b->d_moved, sizeof(float), e));
+    }
+    KERNEL(m->dev, embed, slots_of, home, 0, r->place);
+    if (has_dispatch(m))
+        rc = comm_all_reduce(m->tp, b->d_slot, slots_of.rows, e);
+out:
+    return rc;
+}
