@@ -38,6 +38,8 @@ struct ckpt_state {
     uint64_t seed;
     int64_t epoch, sample; /* data position: the next sample to read */
     int grain;             /* GRAIN of the sums (numerics contract); 0: not stored, use the formula */
+    /* Orders that the model does not fix. S of experts: sequences a leaf of their weight gradients; 0: 1 */
+    int expert_leaf;
     const char
         *run_json; /* settings that a resumed run needs (schedule, data order, …), a JSON object; or NULL */
 };

@@ -79,6 +79,9 @@ struct model {
     void *lists;
     size_t lists_bytes;
     struct router_losses losses; /* set by the trainer */
+    /* S: neighbouring sequences whose rows are one leaf of an expert's weight gradients. 0: 1. Set by the
+     * trainer: a power of two that divides the sequences that reach an expert in one call. */
+    int expert_leaf;
     /* [n_layers][n_experts]: rows that chose an expert, added up by backward passes; NULL: no experts */
     int64_t *loads;
 };

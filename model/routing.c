@@ -91,6 +91,14 @@ void routing_fill(struct routing *r)
     fill_blocks(r);
 }
 
+struct expert_rows leaves_joined(const struct expert_rows *g, int n, int64_t *ends)
+{
+    int n_leaves = g->n_leaves / n;
+    for (int64_t i = 0; i < (int64_t)g->n * n_leaves; i++)
+        ends[i] = g->leaf_end[i / n_leaves * g->n_leaves + (i % n_leaves + 1) * n - 1];
+    return (struct expert_rows){ g->n, g->begin, n_leaves, ends };
+}
+
 void routing_count(const struct routing *r, int32_t *count)
 {
     memset(count, 0, sizeof *count * (size_t)r->n_leaves * (size_t)r->n_experts);

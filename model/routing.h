@@ -45,6 +45,9 @@ static inline struct expert_rows routing_groups(const struct routing *r)
     return (struct expert_rows){ r->n_local, r->begin, r->n_leaves, r->leaf_end };
 }
 
+/* g with every n neighbouring leaves joined to one. ends: [g->n][g->n_leaves / n] of the caller. */
+struct expert_rows leaves_joined(const struct expert_rows *g, int n, int64_t *ends);
+
 /* The same with blocks of positions as leaves. */
 static inline struct expert_rows routing_blocks(const struct routing *r)
 {

@@ -216,6 +216,7 @@ struct experts_buf {
     float *shared_logit; /* [rows]: of the shared expert's gate */
     void *shared_out;    /* dt [rows][hidden] */
     /* backward */
+    int64_t *joined_end;   /* of the host: ends of leaves of several sequences, see leaves_joined */
     float *d_act;          /* [capacity][inter] */
     void *dgu;             /* dt [capacity][up_cols] */
     float *d_row, *d_slot; /* comm memory: gradients of weights, [capacity] grouped, [rows k] by slot */

@@ -167,6 +167,8 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
                         s->run_json ? json_loads(s->run_json, JSON_DECODE_ANY, NULL) : json_null());
     json_object_set_new(root, "note", ckpt_note(c) ? json_string(ckpt_note(c)) : json_null());
     json_object_set_new(root, "grain", json_integer(s->grain));
+    if (s->expert_leaf > 1)
+        json_object_set_new(root, "orders", json_pack("{s:i}", "expert_leaf", s->expert_leaf));
     json_object_set_new(root, "state",
                         s->has_state ? json_pack("{s:I,s:I,s:I}", "step", (json_int_t)s->step, "epoch",
                                                  (json_int_t)s->epoch, "sample", (json_int_t)s->sample)
@@ -198,6 +200,8 @@ static void inspect_state(const struct ckpt *c, FILE *out)
 
     if (s->grain)
         fprintf(out, "%-12s %d\n", "grain", s->grain);
+    if (s->expert_leaf > 1)
+        fprintf(out, "%-12s expert leaf %d\n", "orders", s->expert_leaf);
     if (ckpt_writer(c))
         fprintf(out, "%-12s %s", "written by", ckpt_writer(c));
     if (ckpt_writer(c) && ckpt_writer_ranks(c))

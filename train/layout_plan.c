@@ -191,13 +191,19 @@ out:
     return rc;
 }
 
+static int plan_batch(struct batch_plan *b, const struct layout_spec *a, struct err *e)
+{
+    int rc = batch_plan_layout(b, a->rows, a->micro, &a->layout, e);
+    return rc < 0 ? rc : batch_check_leaf(b, &a->layout, a->expert_leaf, e);
+}
+
 int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_CATS], struct err *e)
 {
     struct batch_plan b;
     struct model m;
     struct pipe_shape shape;
     int rc;
-    TRY(batch_plan_layout(&b, a->rows, a->micro, &a->layout, e));
+    TRY(plan_batch(&b, a, e));
     shape = layout_plan_schedule(&b, &a->layout, a->pipeline);
     TRY(pipe_check(&shape, e));
     TRY(model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e));
@@ -230,7 +236,7 @@ int layout_plan_make(struct layout_plan *p, const struct layout_spec *a, FILE *d
 {
     int rc;
     memset(p, 0, sizeof *p);
-    TRY(batch_plan_layout(&p->batch, a->rows, a->micro, &a->layout, e));
+    TRY(plan_batch(&p->batch, a, e));
     struct pipe_shape shape = layout_plan_schedule(&p->batch, &a->layout, a->pipeline);
     struct pipe_report pipe;
     TRY(layout_plan_pipeline(&pipe, &shape, draw, e));
@@ -240,6 +246,34 @@ int layout_plan_make(struct layout_plan *p, const struct layout_spec *a, FILE *d
         TRY(plan_stage(p, a, s, e));
 out:
     return rc;
+}
+
+#define LEAF_ROWS 64    /* fewer rows a leaf: weight gradients of experts take over 7 % longer (RESULTS.md) */
+#define LEAF_MOST 8     /* sequences a leaf that are worth it */
+#define EXPERT_ROWS 128 /* fewer rows a call: packing the experts' weights takes as long as the products */
+
+/* Rows an expert gets where tokens are even, and what raises them where they are few. */
+static void print_expert_rows(const struct layout_plan *p, const struct layout_spec *a, FILE *out)
+{
+    const struct model_config *c = &a->cfg;
+    int leaf = a->expert_leaf > 1 ? a->expert_leaf : 1, better = leaf;
+    if (!c->n_experts)
+        return;
+    int64_t seqs = p->batch.micro * layout_fold(&a->layout);
+    double of_sequence = (double)(a->seq_len * c->experts_per_token) / (double)c->n_experts;
+    while (better < LEAF_MOST && better * of_sequence < LEAF_ROWS)
+        better *= 2;
+
+    fprintf(out, "expert rows  %.4g a micro-step, %.4g a leaf of weight gradients\n",
+            (double)seqs * of_sequence, leaf * of_sequence);
+    if (better > leaf)
+        fprintf(out, "%-12s few rows a leaf: a new run is faster with --expert-leaf %d%s\n", "hint", better,
+                seqs % better ? " and a larger --micro-batch" : "");
+    if ((double)seqs * of_sequence < EXPERT_ROWS)
+        fprintf(
+            out,
+            "%-12s fewer than %d rows a micro-step: use a larger --micro-batch, or more dp ranks in --ep\n",
+            "hint", EXPERT_ROWS);
 }
 
 void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a, FILE *out)
@@ -264,6 +298,7 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
         (long long)p->batch.rows, (long long)a->seq_len,
         (long long)(p->batch.supers * (p->batch.local / p->batch.micro)), (long long)p->batch.micro,
         (long long)p->in_flight);
+    print_expert_rows(p, a, out);
 
     for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) {
         if (shown[i] == MEM_SAVE && !a->save_async)

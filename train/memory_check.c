@@ -25,6 +25,7 @@ struct layout_spec memory_check_spec(const struct run *run, const struct ranks *
         .save_async = o->save_async,
         .documents = (int)o->documents,
         .threads = pool_threads(ranks->dev->pool),
+        .expert_leaf = run->expert_leaf,
     };
 }
 

@@ -170,6 +170,24 @@ static int set_grain(struct run *r, const struct layout *layout, struct log *ter
     return 0;
 }
 
+/* --expert-leaf, or what the resumed run has. */
+static int set_expert_leaf(struct run *r, struct err *e)
+{
+    int asked = (int)r->o.expert_leaf, stored = r->source ? ckpt_state(r->source)->expert_leaf : 0;
+    stored = stored ? stored : 1;
+    if (asked && r->source && r->o.resume && asked != stored)
+        return err_set(e, ERR_USAGE,
+                       "--expert-leaf %d: the checkpoint was trained with %d, which cannot change: leave "
+                       "--expert-leaf out",
+                       asked, stored);
+    if (asked & (asked - 1))
+        return err_set(e, ERR_USAGE, "--expert-leaf %d is no power of two: use 1, 2, 4 or 8", asked);
+    if (asked > 1 && !r->cfg.n_experts)
+        return err_set(e, ERR_USAGE, "--expert-leaf %d: this model has no experts: leave it out", asked);
+    r->expert_leaf = r->source && r->o.resume ? stored : asked ? asked : 1;
+    return 0;
+}
+
 /* --dtype; where the option is left out, what a resumed or evaluated checkpoint holds. */
 static void set_dtype(struct run *r)
 {
@@ -193,6 +211,7 @@ int run_open(struct run *r, int argc, char **argv, const struct ranks *ranks, st
 
     TRY(layout_check(&ranks->layout, &r->cfg, e));
     TRY(set_grain(r, &ranks->layout, term, e));
+    TRY(set_expert_leaf(r, e));
     set_dtype(r);
 
     TRY(run_check_target(r, e));

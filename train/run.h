@@ -28,6 +28,7 @@ struct run {
     char *stored_json;        /* the options that a checkpoint keeps */
     struct sidecars sidecars; /* local copies of what the command line named by URL */
     struct model_config cfg;
+    int expert_leaf;      /* S of the contract; 1 where no flag and no resumed run says otherwise */
     enum dtype dt;        /* of the arithmetic */
     struct ckpt *source;  /* --resume or --init; NULL: initial values */
     int resumes_newest;   /* --resume auto found a checkpoint */

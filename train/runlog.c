@@ -159,6 +159,14 @@ static void write_communication(const struct runlog *l, int64_t step)
     fputs("}\n", f);
 }
 
+/* Orders of the run that its model does not fix, where they are not neutral. */
+static void write_orders(struct runlog *l, int64_t step)
+{
+    const struct run *run = l->run;
+    if (run->expert_leaf > 1)
+        runlog_event(l, step, "orders", "\"grain\":%d,\"expert_leaf\":%d", run->cfg.grain, run->expert_leaf);
+}
+
 int runlog_open(struct runlog *l, const struct work *w, struct err *e)
 {
     const struct train_opts *o = &l->run->o;
@@ -182,6 +190,8 @@ int runlog_open(struct runlog *l, const struct work *w, struct err *e)
     l->file = io_write_text(o->log, !!o->resume, e);
     if (!l->file)
         rc = err_add(e, "--log");
+    else
+        write_orders(l, w->at.step);
 out:
     return rc;
 }

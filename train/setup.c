@@ -68,6 +68,8 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
     if (p->work.at.step && ckpt_writer(run->source))
         restore_report(run->source, term);
     TRY(runlog_open(&p->log, &p->work, e));
+    if (run->expert_leaf > 1)
+        log_line(term, "orders: %d sequences a leaf of experts' weight gradients", run->expert_leaf);
     world_end_on_stop(ranks->world, NULL);
 out:
     return rc;

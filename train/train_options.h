@@ -20,7 +20,7 @@ struct train_opts {
     const char *transport;
     /* model */
     const char *model, *init;
-    int64_t seed, grain;
+    int64_t seed, grain, expert_leaf;
     /* data */
     struct opt_list data, eval_data;
     const char *tokenizer, *data_order, *data_mix;

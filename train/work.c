@@ -172,6 +172,8 @@ int work_open(struct work *w, struct log *term, struct err *e)
         w->plan = (struct batch_plan){ .local = n, .micro = n, .supers = 1 };
     else
         TRY(batch_plan_layout(&w->plan, o->global_batch, o->micro_batch, layout, e));
+    if (!o->eval_only)
+        TRY(batch_check_leaf(&w->plan, layout, w->run->expert_leaf, e));
     if (!o->eval_only && !w->plan.in_tree)
         log_line(term,
                  "global batch %lld over dp %d is not a part of its tree: deterministic, but the bits are "
@@ -185,6 +187,7 @@ int work_open(struct work *w, struct log *term, struct err *e)
                        "use a smaller --seq-len",
                        (long long)o->seq_len, (long long)cfg->max_pos);
     TRY(open_model(w, e));
+    w->model.expert_leaf = w->run->expert_leaf;
     TRY(set_router_losses(w, e));
     TRY(open_loads(w, e));
     if (cfg->dropout > 0 && !o->eval_only)

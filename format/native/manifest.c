@@ -221,6 +221,12 @@ char *manifest_run_decode(const json_t *run)
     return text;
 }
 
+void manifest_put_orders(json_t *root, const struct ckpt_state *s)
+{
+    if (s->has_state && s->expert_leaf > 1)
+        json_object_set_new(root, "orders", json_pack("{s:i}", MANIFEST_EXPERT_LEAF, s->expert_leaf));
+}
+
 json_t *manifest_state(const struct ckpt_state *s, struct err *e)
 {
     char seed[17];

@@ -9,6 +9,7 @@
 #define MANIFEST_FORMAT "shardline-checkpoint"
 #define MANIFEST_ZSTD "zstd" /* features */
 #define MANIFEST_PLANES "planes"
+#define MANIFEST_EXPERT_LEAF "expert_leaf" /* the member of orders */
 
 /* The canonical text of root (sorted keys, no spaces) with the member manifest_checksum appended; the caller
  * frees it. NULL: *e is set. */
@@ -23,7 +24,9 @@ json_t *manifest_sum128(struct sum128 s);
 json_t *manifest_blocks(const uint64_t *block, int64_t n);
 json_t *manifest_ints(const int64_t *v, int n);
 json_t *manifest_state(const struct ckpt_state *s, struct err *e);
-/* The reverse (native_read.c): members grain and state of root become c->state. */
+/* Adds the member orders, unless all orders are neutral. */
+void manifest_put_orders(json_t *root, const struct ckpt_state *s);
+/* The reverse of both (native_read.c): members grain, orders and state of root become c->state. */
 int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, struct err *e);
 
 /* The member save_id: hash of the state digest (without state: of the weights'), layout and version. */

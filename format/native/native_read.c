@@ -117,6 +117,32 @@ static int read_layout(struct ckpt *c, const json_t *root, const char *path, str
     return 0;
 }
 
+/* An order that this program does not know would be lost when the run goes on. */
+static int read_orders(struct ckpt_state *s, const json_t *root, const char *path, struct err *e)
+{
+    json_t *orders = json_object_get(root, "orders"), *value;
+    const char *key;
+    int64_t leaf = 1;
+    int rc;
+    json_object_foreach(orders, key, value) {
+        if (strcmp(key, MANIFEST_EXPERT_LEAF))
+            return err_set(
+                e, ERR_FORMAT,
+                "%s: orders names \"%.60s\", which this program does not know: use a newer program", path,
+                key);
+    }
+    if (!orders)
+        return 0;
+    TRY(need_int(orders, path, MANIFEST_EXPERT_LEAF, 1, &leaf, e));
+    if (leaf > INT32_MAX || (leaf & (leaf - 1)))
+        return err_set(e, ERR_FORMAT, "%s: expert_leaf is %lld, which is no power of two", path,
+                       (long long)leaf);
+    s->expert_leaf = (int)leaf;
+    rc = 0;
+out:
+    return rc < 0 ? rc : 0;
+}
+
 int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, struct err *e)
 {
     const json_t *o = json_object_get(root, "state"), *run;
@@ -126,6 +152,7 @@ int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, st
     int rc = 0;
     TRY(need_int(root, path, "grain", 0, &grain, e));
     s->grain = (int)grain;
+    TRY(read_orders(s, root, path, e));
     if (!o || json_is_null(o))
         return 0;
     TRY(need_int(o, path, "step", 0, &s->step, e));

@@ -354,6 +354,7 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
                      manifest_sum128((struct sum128){ d->weights.lo, d->weights.hi }), "state_digest",
                      d->has_state ? manifest_sum128((struct sum128){ d->state.lo, d->state.hi })
                                   : json_null());
+    manifest_put_orders(root, &m->state);
     if (!root || !(text = manifest_text(root, &n, e))) {
         rc = -e->code;
         goto out;

@@ -12,6 +12,7 @@ char *run_state_text(const struct ckpt_state *s, struct err *e)
     if (!state)
         return NULL;
     json_t *root = json_pack("{s:i, s:o}", "grain", s->grain, "state", state);
+    manifest_put_orders(root, s);
     char *text = root ? json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     json_decref(root);
     if (!text)

@@ -241,6 +241,13 @@ static int emit_experts(const struct pass *p, const struct sublayer *s, struct e
                          e);
 }
 
+/* S of the contract. Altered: a leaf ends where the sequences of one rank end. */
+static int sequences_a_leaf(const struct pass *p)
+{
+    int leaf = p->m->expert_leaf > 1 ? p->m->expert_leaf : 1;
+    return ORDER("expert_leaf_ranks", leaf, p->r.n_seq < leaf ? p->r.n_seq : leaf);
+}
+
 static int weight_gradient(const struct pass *p, const struct gradient *g, struct err *e)
 {
     const struct model *m = p->m;
@@ -249,16 +256,19 @@ static int weight_gradient(const struct pass *p, const struct gradient *g, struc
     struct side side = experts_side(p, b, g->x, g->x.p);
     struct listed dy = { g->dy, NULL }, in = { g->x, g->part[0] == DOWN ? NULL : side.in.list };
     int64_t ld = 0;
-    int turn = 0;
+    int turn = 0, leaf = sequences_a_leaf(p);
+    struct expert_rows groups = leaves_joined(&side.groups, leaf, b->joined_end);
 
     (void)e;
     for (int i = 0; i < x->n_local; i++) {
         int part = params_part(&m->local, g->unit, slots[g->part[0]], x->first + i);
         b->routing.acc[i] = gradient_sums(p, g->unit, part);
+        b->routing.acc[i].n /= leaf;
+        b->routing.acc[i].next /= leaf;
         ld = model_mat(m, NULL, part).ld;
         turn = weight_is_transposed(m, part);
     }
-    KERNEL(m->dev, linear_dw_experts, b->routing.acc, ld, turn ? in : dy, turn ? dy : in, &side.groups);
+    KERNEL(m->dev, linear_dw_experts, b->routing.acc, ld, turn ? in : dy, turn ? dy : in, &groups);
     if (x->has_bias)
         expert_bias_gradient(p, g, slots[g->part[0]]);
     return 0;

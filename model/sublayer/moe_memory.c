@@ -50,6 +50,7 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
 
     b->count_host = carve(from, LIFE_HOST, c->n_seq * x->router.n_experts, sizeof *b->count_host);
     b->count = carve(from, LIFE_SCRATCH, c->n_seq * x->router.n_experts, sizeof *b->count);
+    b->joined_end = carve(from, LIFE_HOST, x->n_local * leaves_of_experts(m, c), sizeof *b->joined_end);
     b->d_act = carve(from, LIFE_SCRATCH, n * x->inter, sizeof(float));
     b->dgu = carve(from, LIFE_SCRATCH, n * x->up_cols, el);
     b->d_row = carve(from, LIFE_COMM, n, sizeof(float));

@@ -128,6 +128,7 @@ static struct ckpt_meta meta_of(const struct save *s, const char *config)
                    .epoch = s->sample / windows,
                    .sample = s->sample % windows,
                    .grain = run->cfg.grain,
+                   .expert_leaf = run->expert_leaf,
                    .run_json = run->stored_json },
         .config_json = config,
         .n_extra = run->files.n,

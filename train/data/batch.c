@@ -62,6 +62,17 @@ int batch_plan_layout(struct batch_plan *b, int64_t rows, int64_t micro, const s
     return 0;
 }
 
+int batch_check_leaf(const struct batch_plan *b, const struct layout *l, int leaf, struct err *e)
+{
+    int64_t rows = b->micro * layout_fold(l);
+    if (leaf <= 1 || rows % leaf == 0)
+        return 0;
+    return err_set(e, ERR_USAGE,
+                   "--expert-leaf %d does not divide the %lld sequences of a micro-step (%lld a rank, of %d "
+                   "ranks that share experts): use a larger --micro-batch",
+                   leaf, (long long)rows, (long long)b->micro, layout_fold(l));
+}
+
 /* The contract's order: a super-step gives each rank a block of neighbouring rows. */
 static int64_t row_in_blocks(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j)
 {

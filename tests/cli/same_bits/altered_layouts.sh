@@ -30,6 +30,7 @@ qwen3      | family=qwen3             | --seq-len 33 --global-batch 4           
 sp         |                          | --seq-len 32 --global-batch 4              | --tp 2 --sp
 experts    | family=mixtral           | --seq-len 33 --global-batch 4              | --tp 2
 experts_ep | family=mixtral           | --seq-len 33 --global-batch 4 --dtype bf16 | --ranks 2 --ep 2
+experts_leaf | family=mixtral         | --seq-len 33 --global-batch 4 --expert-leaf 2 | --ranks 2 --ep 2 --micro-batch 1
 balance    | family=mixtral           | --seq-len 33 --global-batch 4 --balance sequence --balance-rate 0.1 | --micro-batch 1
 tied       | tie_word_embeddings=true | --seq-len 33 --global-batch 8              | --ranks 4
 TABLE

@@ -46,6 +46,27 @@ reference
 same "with the router's losses" --tp 2 --ep 4 --ranks 4 --zero 1 --micro-batch 2
 claim "the log has the load of every layer with experts" grep -q '"expert_load":\[[0-9.]*\]}' "$TMP/layout.jsonl"
 
+# --expert-leaf: several sequences a leaf, which belong to several dp ranks with ep
+family "$TMP/model.json" mixtral
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 31 --global-batch 8 --threads 1)
+reference
+plain_state=$ref_state
+common+=(--expert-leaf 2)
+reference
+claim "two sequences a leaf are another order" [ "$ref_state" != "$plain_state" ]
+same "two sequences a leaf, of two dp ranks" --ranks 4 --ep 2 --zero 1 --micro-batch 1
+same "two sequences a leaf, experts cut by tp" --tp 2 --pp 2 --zero 2 --micro-batch 2 --schedule zero-bubble
+claim "the log names the order" grep -q '"event":"orders".*"expert_leaf":2' "$TMP/layout.jsonl"
+common[-1]=4
+reference
+same "four sequences a leaf, of four dp ranks, ZeRO-3" --ranks 4 --ep 4 --zero 3 --micro-batch 1
+same "four sequences a leaf, of a group of tp ranks" --tp 2 --ep 4 --ranks 4 --zero 1 --micro-batch 2 --recompute full
+train half --stop-after 2 --ranks 4 --ep 4
+run reshard "$TMP/half/step-2" "$TMP/leaf"
+claim "the order is resharded" grep -q '"orders":{"expert_leaf":4}' "$TMP/leaf/manifest.json"
+run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/rest2" --resume "$TMP/leaf" --threads 1
+claim "a resumed run keeps its order" [ "$(state_of "$out")" = "$ref_state" ]
+
 family "$TMP/model.json" gpt_oss
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1)
 reference
@@ -66,4 +87,8 @@ refused "not built yet" --balance bias
 config "$TMP/dense.json"
 refused "this model has no experts" --model "$TMP/dense.json" --ep 2 --ranks 2
 refused "this model has no experts" --model "$TMP/dense.json" --z-loss 0.1
+refused "this model has no experts" --model "$TMP/dense.json" --expert-leaf 2
+refused "is no power of two" --expert-leaf 3
+refused "does not divide the 4 sequences of a micro-step" --expert-leaf 8 --micro-batch 2 --ranks 4 --ep 2
+refused "was trained with 4, which cannot change" --model "$TMP/leaf/config.json" --resume "$TMP/leaf" --expert-leaf 2
 finish

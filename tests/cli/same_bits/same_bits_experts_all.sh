@@ -29,6 +29,14 @@ for name in ${FAMILIES:-mixtral qwen2_moe qwen3_moe deepseek_v3 deepseek_plain};
         same "$name $dtype" --pp 2 --tp 4 --ep 4 --ranks 8 --micro-batch 4 --recompute selective
         same "$name $dtype" --pp 2 --ep 2 --ranks 4 --schedule zero-bubble --micro-batch 2 --recompute selective --zero 2
         SHARDLINE_TRANSPORT=mpi same "$name $dtype, mpi" --tp 2 --ep 4 --ranks 4 --zero 3
+        for leaf in 2 4; do
+            common+=(--expert-leaf $leaf)
+            reference
+            same "$name $dtype, $leaf sequences a leaf" --ranks 8 --ep 4 --zero 1 --micro-batch 1
+            same "$name $dtype, $leaf sequences a leaf" --tp 2 --ep 4 --ranks 4 --zero 3 --micro-batch 2 --sp --recompute full
+            same "$name $dtype, $leaf sequences a leaf" --tp 2 --pp 2 --micro-batch 4 --schedule zero-bubble
+            same "$name $dtype, $leaf sequences a leaf" --ranks 2 --zero 2 --micro-batch 4 --recompute selective --threads 2
+        done
     done
 done
 finish

@@ -126,6 +126,7 @@ static inline struct ckpt_meta make_meta(int n_ranks)
                    .epoch = 1,
                    .sample = 40,
                    .grain = 8,
+                   .expert_leaf = 2,
                    .run_json = "{\"lr\":0.1,\"schedule\":\"cosine\",\"nested\":[1,2.5,null,true]}" },
         .config_json = "{\"model_type\":\"llama\"}\n",
         .n_extra = 2,

@@ -75,7 +75,7 @@ TEST(state_config_extras_and_layout_come_back)
     CHECK_INT(ckpt_open(&c, dst, NULL, &e), 0);
     const struct ckpt_state *s = ckpt_state(c);
     CHECK(s->has_state && s->step == 7 && s->seed == 0xfedcba9876543210u && s->epoch == 1 &&
-          s->sample == 40 && s->grain == 8);
+          s->sample == 40 && s->grain == 8 && s->expert_leaf == 2);
     json_t *run = jx_parse(s->run_json, strlen(s->run_json), "run", &e);
     CHECK(json_real_value(json_object_get(run, "lr")) == 0.1);
     CHECK_STR(json_string_value(json_object_get(run, "schedule")), "cosine");
@@ -364,6 +364,11 @@ static void negative_step(json_t *m)
 {
     json_object_set_new(json_object_get(m, "state"), "step", json_integer(-1));
 }
+static void other_order(json_t *m)
+{
+    json_object_set_new(m, "orders", json_pack("{s:i,s:i}", "expert_leaf", 2, "cp", 2));
+}
+static void odd_leaf(json_t *m) { json_object_set_new(m, "orders", json_pack("{s:i}", "expert_leaf", 6)); }
 static void hidden_file(json_t *m)
 {
     json_object_set_new(item(m, "files", 0), "name", json_string(".optim-00000.safetensors"));
@@ -429,6 +434,8 @@ static const struct {
     { huge_degree, { "layout says tp", "" } },
     { short_seed, { "seed", "16 hex digits" } },
     { negative_step, { "step", "" } },
+    { other_order, { "\"cp\"", "newer program" } },
+    { odd_leaf, { "expert_leaf is 6", "power of two" } },
     { hidden_file, { ".optim", "folder" } },
     { unsorted, { "not in order", "" } },
 };

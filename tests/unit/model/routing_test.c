@@ -64,6 +64,26 @@ TEST(leaves_end_where_a_sequence_ends)
     free(memory);
 }
 
+TEST(joined_leaves_end_where_their_last_sequence_ends)
+{
+    const int64_t begin[3] = { 0, 7, 9 }, end[8] = { 2, 2, 5, 7, 7, 8, 8, 9 };
+    const struct expert_rows g = { 2, begin, 4, end };
+    const int64_t two[4] = { 2, 7, 8, 9 }, four[2] = { 7, 9 };
+    int64_t ends[8];
+    struct expert_rows joined = leaves_joined(&g, 2, ends);
+
+    CHECK_INT(joined.n_leaves, 2);
+    for (int i = 0; i < 4; i++)
+        CHECK_INT(joined.leaf_end[i], two[i]);
+    joined = leaves_joined(&g, 4, ends);
+    CHECK_INT(joined.n_leaves, 1);
+    for (int i = 0; i < 2; i++)
+        CHECK_INT(joined.leaf_end[i], four[i]);
+    joined = leaves_joined(&g, 1, ends);
+    for (int i = 0; i < 8; i++)
+        CHECK_INT(joined.leaf_end[i], end[i]);
+}
+
 TEST(experts_of_other_ranks_have_no_rows_here)
 {
     struct routing all, r;
