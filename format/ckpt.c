@@ -131,6 +131,7 @@ void ckpt_close(struct ckpt *c)
     free(c->first_piece);
     free(c->extra);
     free(c->run_json);
+    free(c->counts);
     free(c->note);
     free(c->writer);
     free(c->config);

@@ -4,6 +4,7 @@
 #define SHARDLINE_FORMAT_CKPT_TENSOR_H
 
 #include <stdint.h>
+#include <string.h>
 #include "base/box.h"
 #include "format/stored_dtype.h"
 
@@ -31,6 +32,13 @@ struct ckpt_layout {
     int tp, pp, cp, dp, ep, zero, vpp;
 };
 
+/* How many rows chose each expert in the last step: [n_layers][n_experts], 0 in layers without experts. count
+ * NULL: the run keeps none. */
+struct ckpt_counts {
+    int64_t n_layers, n_experts;
+    const int64_t *count;
+};
+
 /* What a run needs to go on besides its tensors. */
 struct ckpt_state {
     int has_state; /* 0: no optimizer state, the rest is not valid */
@@ -42,6 +50,16 @@ struct ckpt_state {
     int expert_leaf;
     const char
         *run_json; /* settings that a resumed run needs (schedule, data order, …), a JSON object; or NULL */
+    struct ckpt_counts counts;
 };
+
+static inline int ckpt_counts_same(const struct ckpt_counts *a, const struct ckpt_counts *b)
+{
+    size_t n = (size_t)(a->n_layers * a->n_experts);
+    if (!a->count || !b->count)
+        return !a->count && !b->count;
+    return a->n_layers == b->n_layers && a->n_experts == b->n_experts &&
+           !memcmp(a->count, b->count, n * sizeof *a->count);
+}
 
 #endif

@@ -235,6 +235,21 @@ static void hash_line(XXH3_state_t *h, const struct ckpt_tensor *t)
     XXH3_128bits_update(h, text, (size_t)n);
 }
 
+/* One line a layer: counts LAYER 12,0,7 newline. */
+static void hash_counts(XXH3_state_t *h, const struct ckpt_counts *c)
+{
+    char text[64];
+    for (int64_t l = 0; c->count && l < c->n_layers; l++) {
+        int n = snprintf(text, sizeof text, "counts %lld ", (long long)l);
+        XXH3_128bits_update(h, text, (size_t)n);
+        for (int64_t x = 0; x < c->n_experts; x++) {
+            const char *end = x + 1 < c->n_experts ? "," : "\n";
+            n = snprintf(text, sizeof text, "%lld%s", (long long)c->count[l * c->n_experts + x], end);
+            XXH3_128bits_update(h, text, (size_t)n);
+        }
+    }
+}
+
 static struct ckpt_digest hash_end(XXH3_state_t *h)
 {
     XXH128_hash_t r = XXH3_128bits_digest(h);
@@ -280,6 +295,7 @@ struct ckpt_digests ckpt_digest_all(int n, const struct ckpt_tensor *t, const st
                            (long long)s->step, (unsigned long long)s->seed, (long long)s->epoch,
                            (long long)s->sample);
         XXH3_128bits_update(&all, text, (size_t)len);
+        hash_counts(&all, &s->counts);
         out.state = hash_end(&all);
     }
     return out;

@@ -113,6 +113,7 @@ struct ckpt {
     struct ckpt_state state;
     struct ckpt_layout layout;
     char *run_json;          /* state.run_json */
+    int64_t *counts;         /* state.counts.count */
     char *config;            /* text of config.json; or NULL */
     const char *config_path; /* ckpt_open_opts; NULL after the opening */
     char *writer;            /* framework and version that wrote it; NULL: native, Hugging Face */

@@ -30,7 +30,10 @@ struct stage {
  * scores, so that no layout shows (kernels/NUMERICS.md, "Experts"). 0: none. */
 struct router_losses {
     float sequence; /* dL/dp of an expert for every row of the sequence that chose it (DeepSeek-V3, 2.1.2) */
-    float z;        /* dL/dlse is this times lse, lse = log sum exp of a token's logits (Zoph et al. 2022) */
+    /* device, [n_layers][n_experts], borrowed: counts in place of those of the sequence, for every row; NULL:
+     * those of the sequence */
+    const int32_t *counts;
+    float z; /* dL/dlse is this times lse, lse = log sum exp of a token's logits (Zoph et al. 2022) */
 };
 
 /* cos and sin of positions, [max_pos][rope_dim / 2]; NULL: there are none. */

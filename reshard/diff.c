@@ -164,6 +164,18 @@ static int diff_tensor(struct diff *r, struct ckpt *a, int i, struct ckpt *b, in
     return rc;
 }
 
+/* 1: the runs' counts of experts differ. */
+static int diff_counts(struct diff *r, const struct ckpt_state *x, const struct ckpt_state *y)
+{
+    if (ckpt_counts_same(&x->counts, &y->counts))
+        return 0;
+    if (r->state)
+        json_array_append_new(r->state, json_pack("{s:s, s:b}", "name", "expert_counts", "different", 1));
+    else
+        fprintf(r->out, "counts of experts: they differ\n");
+    return 1;
+}
+
 /* 1: different. */
 static int diff_state(struct diff *r, const struct ckpt *a, const struct ckpt *b)
 {
@@ -194,6 +206,8 @@ static int diff_state(struct diff *r, const struct ckpt *a, const struct ckpt *b
         else
             fprintf(r->out, "%s: %lld and %lld\n", rows[i].name, rows[i].x, rows[i].y);
     }
+    if (x->has_state && y->has_state)
+        different |= diff_counts(r, x, y);
     return different;
 }
 

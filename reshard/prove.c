@@ -117,11 +117,12 @@ static int compare_state(const struct plan *p, const struct ckpt *c, struct err 
     if (p->req->weights_only || p->req->format == TARGET_HF || !want->has_state)
         return 0;
     if (have->has_state && have->step == want->step && have->seed == want->seed &&
-        have->epoch == want->epoch && have->sample == want->sample)
+        have->epoch == want->epoch && have->sample == want->sample &&
+        ckpt_counts_same(&have->counts, &want->counts))
         return 0;
     return err_set(e, ERR_INTEGRITY,
-                   "the state is of step %lld, written was that of step %lld, or its seed or data position "
-                   "differ: nothing was published, please report it",
+                   "the state is of step %lld, written was that of step %lld, or its seed, data position "
+                   "or counts of experts differ: nothing was published, please report it",
                    (long long)have->step, (long long)want->step);
 }
 

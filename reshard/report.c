@@ -134,6 +134,28 @@ static json_t *tensor_json(const struct ckpt_tensor *t)
                      "digest", t->has_digest ? json_string(hex) : json_null());
 }
 
+static json_t *state_json(const struct ckpt_state *s)
+{
+    const struct ckpt_counts *counts = &s->counts;
+    json_t *o, *list, *layer;
+    if (!s->has_state)
+        return json_null();
+
+    o = json_pack("{s:I,s:I,s:I}", "step", (json_int_t)s->step, "epoch", (json_int_t)s->epoch, "sample",
+                  (json_int_t)s->sample);
+    if (!counts->count)
+        return o;
+    list = json_array();
+    for (int64_t l = 0; l < counts->n_layers; l++) {
+        layer = json_array();
+        for (int64_t x = 0; x < counts->n_experts; x++)
+            json_array_append_new(layer, json_integer(counts->count[l * counts->n_experts + x]));
+        json_array_append_new(list, layer);
+    }
+    json_object_set_new(o, "expert_counts", list);
+    return o;
+}
+
 static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_stats *stats, FILE *out)
 {
     const struct ckpt_layout *l = ckpt_layout(c);
@@ -169,10 +191,7 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
     json_object_set_new(root, "grain", json_integer(s->grain));
     if (s->expert_leaf > 1)
         json_object_set_new(root, "orders", json_pack("{s:i}", "expert_leaf", s->expert_leaf));
-    json_object_set_new(root, "state",
-                        s->has_state ? json_pack("{s:I,s:I,s:I}", "step", (json_int_t)s->step, "epoch",
-                                                 (json_int_t)s->epoch, "sample", (json_int_t)s->sample)
-                                     : json_null());
+    json_object_set_new(root, "state", state_json(s));
 
     if (tensors) {
         json_t *list = json_array();
@@ -218,6 +237,9 @@ static void inspect_state(const struct ckpt *c, FILE *out)
                 (unsigned long long)s->seed, (long long)s->epoch, (long long)s->sample);
     else
         fprintf(out, "%-12s none (weights only)\n", "state");
+    if (s->has_state && s->counts.count)
+        fprintf(out, "%-12s of the last step: %lld layers of %lld experts\n", "counts",
+                (long long)s->counts.n_layers, (long long)s->counts.n_experts);
 
     if (ckpt_writer(c)) {
         fprintf(out, "optimizer state: %s%s\n", optimizer_text(c, g),

@@ -229,6 +229,7 @@ def digests(tensors, state):
     if state is None:
         return weights, None
     tail = "step %d\nseed %s\nepoch %d\nsample %d\n" % (state["step"], state["seed"], state["epoch"], state["sample"])
+    tail += "".join("counts %d %s\n" % (i, ",".join(map(str, layer))) for i, layer in enumerate(state.get("expert_counts", [])))
     return weights, xxh128((lines(tensors) + tail).encode())
 
 
@@ -247,7 +248,7 @@ def read_manifest(folder):
     need(raw[-36:] == b'"' + xxh128(raw[:-36]).encode() + b'"}\n', "manifest.json: checksum differs")
     m = json.loads(raw, object_pairs_hook=no_twice)
     need(m["format"] == "shardline-checkpoint" and m["version"] == 1, "format %s version %s" % (m["format"], m["version"]))
-    need(not set(m["must_understand"]) - {"zstd", "planes"}, "needs %s" % m["must_understand"])
+    need(not set(m["must_understand"]) - {"expert_counts", "planes", "zstd"}, "needs %s" % m["must_understand"])
     need(m["block_bytes"] == BLOCK, "block_bytes")
     return m
 

@@ -46,9 +46,6 @@ static int check_numbers(const struct run *r, struct err *e)
                        "--micro-batch %lld of --seq-len %lld: at most %d tokens are computed at once: use a "
                        "smaller --micro-batch or --seq-len",
                        (long long)o->micro_batch, (long long)o->seq_len, INT32_MAX);
-    if (o->balance == BALANCE_GLOBAL || o->balance == BALANCE_BIAS)
-        return err_set(e, ERR_USAGE, "--balance %s is not built yet: use none or sequence",
-                       o->balance == BALANCE_BIAS ? "bias" : "global");
     if (strcmp(o->offload, "none"))
         return err_set(e, ERR_USAGE, "--offload %s is not built yet: use --offload none", o->offload);
     return 0;

@@ -239,28 +239,6 @@ out:
     return rc;
 }
 
-/* What all ranks have counted of the step; the model counts from 0 again. */
-static int sum_loads(struct work *w, struct step_result *r, struct err *e)
-{
-    struct model *m = &w->model;
-    const struct mesh *mesh = &w->ranks->mesh;
-    int64_t n = m->n_layers * m->table.cfg.n_experts;
-    int rc;
-
-    if (!m->loads)
-        return 0;
-    /* the tp ranks of a group have counted the same rows */
-    memset(w->loads, 0, sizeof *w->loads * (size_t)n);
-    if (!mesh->at[AXIS_TP])
-        memcpy(w->loads, m->loads, sizeof *w->loads * (size_t)n);
-    memset(m->loads, 0, sizeof *m->loads * (size_t)n);
-    TRY(comm_all_reduce_i64(mesh->all, w->loads, n, e));
-    r->loads = w->loads;
-    rc = 0;
-out:
-    return rc;
-}
-
 int step_run(struct work *w, struct runlog *log, struct step_result *r, struct err *e)
 {
     struct trace *trace = w->ranks->trace;
@@ -271,11 +249,15 @@ int step_run(struct work *w, struct runlog *log, struct step_result *r, struct e
     runlog_begin_step(log);
     w->waited_s = 0;
 
+    balance_begin_step(w);
     for (int64_t i = 0; i < w->schedule.n; i++)
         TRY(run_action(w, &w->schedule.act[i], &loss, e));
     TRY(reduce_loss(w->ranks, &loss, w->plan.rows * w->run->o.seq_len, r, e));
     TRY(update(w, log, r, e));
-    TRY(sum_loads(w, r, e));
+    TRY(balance_sum(w, e));
+    if (!w->n_skipped)
+        balance_update(w);
+    r->loads = w->balance.loads;
 
     r->seconds = clock_s() - began;
     trace_span(trace, TRACE_PHASE, "step", NULL, traced, (struct trace_args){ 0 });

@@ -119,9 +119,10 @@ static const struct opt table[] = {
     { OPT_CHOICE, "lr-schedule",    AT(schedule),       "cosine",   "cosine|linear|wsd|constant",
       "after warm-up (wsd: the last 20 % decay linearly)", 0, 0, 0 },
     { OPT_CHOICE, "balance",        AT(balance),        "none",     "none|sequence|global|bias",
-      "what evens the load of experts: a loss over the counts of each sequence", 0, 0, 0 },
+      "what evens the load of experts: a loss over the counts of each sequence, or of the whole batch of the "
+      "step before (not Megatron's global_aux_loss), or a bias on the choice (DeepSeek-V3)", 0, 0, 0 },
     { OPT_FLOAT,  "balance-rate",   AT(balance_rate),   "0.001",    NULL,
-      "factor of that loss", 0, 1e3, 0 },
+      "factor of that loss; bias: what a step adds or takes away", 0, 1e3, 0 },
     { OPT_FLOAT,  "z-loss",         AT(z_loss),         "0",        NULL,
       "factor of the mean of squared log sum exp of router logits", 0, 1e3, 0 },
     { OPT_FLOAT,  "beta1",          AT(beta1),          "0.9",      NULL,

@@ -133,34 +133,6 @@ static int open_model(struct work *w, struct err *e)
     return model_open(&w->model, cfg, &how, e);
 }
 
-static int open_loads(struct work *w, struct err *e)
-{
-    size_t n = (size_t)(w->model.n_layers * w->model.table.cfg.n_experts);
-    if (!w->model.loads)
-        return 0;
-    w->loads = calloc(n, sizeof *w->loads);
-    return w->loads ? 0 : err_set(e, ERR_MEMORY, "no memory for the loads of %zu experts", n);
-}
-
-/* The factors of the router's losses: means over the sequences and tokens of the global batch. */
-static int set_router_losses(struct work *w, struct err *e)
-{
-    const struct train_opts *o = &w->run->o;
-    const struct model_config *c = &w->run->cfg;
-    double T = (double)o->seq_len, rows = (double)w->plan.rows;
-    int on = o->balance == BALANCE_SEQUENCE || o->z_loss > 0;
-
-    if (!on || o->eval_only)
-        return 0;
-    if (!c->n_experts)
-        return err_set(e, ERR_USAGE, "--balance and --z-loss are for routers, and this model has no experts");
-    if (o->balance == BALANCE_SEQUENCE)
-        w->model.losses.sequence = (float)(o->balance_rate * (double)c->n_experts /
-                                           ((double)c->experts_per_token * T * T * rows));
-    w->model.losses.z = (float)(2 * o->z_loss / (T * rows));
-    return 0;
-}
-
 int work_open(struct work *w, struct log *term, struct err *e)
 {
     const struct train_opts *o = &w->run->o;
@@ -188,8 +160,7 @@ int work_open(struct work *w, struct log *term, struct err *e)
                        (long long)o->seq_len, (long long)cfg->max_pos);
     TRY(open_model(w, e));
     w->model.expert_leaf = w->run->expert_leaf;
-    TRY(set_router_losses(w, e));
-    TRY(open_loads(w, e));
+    TRY(balance_open(w, e));
     if (cfg->dropout > 0 && !o->eval_only)
         log_line(term, "config.json asks for dropout or jitter of up to %g: none is applied", cfg->dropout);
     if (*w->ranks->dev->note)
@@ -255,6 +226,7 @@ void work_close(struct work *w)
 
     comm_close(w->pp_back);
     pipe_free(&w->schedule);
+    balance_close(w);
     model_close(&w->model);
 
     data_close(w->data);
@@ -265,7 +237,6 @@ void work_close(struct work *w)
     free(w->logprobs);
     free(w->n_documents);
     free(w->document_begin);
-    free(w->loads);
 }
 
 int64_t work_sample(const struct work *w)

@@ -6,6 +6,7 @@
 #include "model/model.h"
 #include "text/text.h"
 #include "train/data/data.h"
+#include "train/experts/balance.h"
 #include "train/pipeline/pipeline.h"
 #include "train/ranks.h"
 #include "train/run.h"
@@ -27,7 +28,7 @@ struct work {
     struct tokenizer *tokenizer; /* rank 0's, with --sample-every */
 
     struct model model;
-    int64_t *loads;           /* [n_layers][n_experts]: of the last step, all ranks; NULL: no experts */
+    struct balance_counts balance;
     struct zero *zero;        /* training: weights, gradients, moments */
     struct resident resident; /* evaluation only: weights */
     struct weights *weights;  /* of one of the two */

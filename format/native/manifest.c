@@ -230,11 +230,20 @@ void manifest_put_orders(json_t *root, const struct ckpt_state *s)
 json_t *manifest_state(const struct ckpt_state *s, struct err *e)
 {
     char seed[17];
+    json_t *run, *o;
     if (!s->has_state)
         return json_null();
+
     snprintf(seed, sizeof seed, "%016llx", (unsigned long long)s->seed);
-    json_t *run = s->run_json ? manifest_run_encode(s->run_json, e) : json_null();
-    return run ? json_pack("{s:I, s:I, s:I, s:s, s:o}", "step", (json_int_t)s->step, "epoch",
-                           (json_int_t)s->epoch, "sample", (json_int_t)s->sample, "seed", seed, "run", run)
-               : NULL;
+    run = s->run_json ? manifest_run_encode(s->run_json, e) : json_null();
+    if (!run)
+        return NULL;
+    o = json_pack("{s:I, s:I, s:I, s:s, s:o}", "step", (json_int_t)s->step, "epoch", (json_int_t)s->epoch,
+                  "sample", (json_int_t)s->sample, "seed", seed, "run", run);
+    if (o && s->counts.count && json_object_set_new(o, MANIFEST_COUNTS, manifest_counts(&s->counts)) < 0) {
+        err_set(e, ERR_MEMORY, "no memory for the counts of experts");
+        json_decref(o);
+        o = NULL;
+    }
+    return o;
 }

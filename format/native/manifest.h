@@ -9,6 +9,7 @@
 #define MANIFEST_FORMAT "shardline-checkpoint"
 #define MANIFEST_ZSTD "zstd" /* features */
 #define MANIFEST_PLANES "planes"
+#define MANIFEST_COUNTS "expert_counts"    /* the member of `state`, too */
 #define MANIFEST_EXPERT_LEAF "expert_leaf" /* the member of orders */
 
 /* The canonical text of root (sorted keys, no spaces) with the member manifest_checksum appended; the caller
@@ -28,6 +29,10 @@ json_t *manifest_state(const struct ckpt_state *s, struct err *e);
 void manifest_put_orders(json_t *root, const struct ckpt_state *s);
 /* The reverse of both (native_read.c): members grain, orders and state of root become c->state. */
 int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, struct err *e);
+
+/* manifest_counts.c: the member expert_counts of a state, and back. NULL: no memory. */
+json_t *manifest_counts(const struct ckpt_counts *counts);
+int manifest_read_counts(struct ckpt *c, const json_t *state, const char *path, struct err *e);
 
 /* The member save_id: hash of the state digest (without state: of the weights'), layout and version. */
 struct sum128 manifest_save_id(const struct ckpt_digests *d, const struct ckpt_layout *l);

@@ -67,6 +67,15 @@ static int need_ints(const json_t *o, const char *what, const char *key, int64_t
 
 /* ---- head ---- */
 
+static int is_known(const char *feature)
+{
+    static const char *const known[] = { MANIFEST_COUNTS, MANIFEST_PLANES, MANIFEST_ZSTD };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(feature, known[i]))
+            return 1;
+    return 0;
+}
+
 static int check_version(const json_t *root, const char *path, struct err *e)
 {
     const char *format = "";
@@ -85,7 +94,7 @@ static int check_version(const json_t *root, const char *path, struct err *e)
     TRY(need_array(root, path, "must_understand", &must, e));
     for (size_t i = 0; i < json_array_size(must); i++) {
         const char *feature = json_string_value(json_array_get(must, i));
-        if (!feature || (strcmp(feature, MANIFEST_ZSTD) && strcmp(feature, MANIFEST_PLANES)))
+        if (!feature || !is_known(feature))
             return err_set(
                 e, ERR_FORMAT,
                 "%s: needs the feature \"%.60s\", which this program does not know: use a newer program",
@@ -169,6 +178,7 @@ int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, st
             e, ERR_FORMAT,
             "%s: the settings of the run hold a number that is none: is it written by another program", path);
     s->run_json = c->run_json;
+    TRY(manifest_read_counts(c, o, path, e));
     s->has_state = 1;
 out:
     return rc < 0 ? rc : 0;

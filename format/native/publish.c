@@ -312,10 +312,12 @@ static json_t *layout_json(const struct ckpt_layout *l)
 }
 
 /* Only features that are used, so that older programs can read a checkpoint without them. */
-static json_t *features_json(const struct seal *s)
+static json_t *features_json(const struct seal *s, const struct ckpt_state *state)
 {
     json_t *list = json_array();
     int zstd = 0, planes = 0;
+    if (state->has_state && state->counts.count)
+        json_array_append_new(list, json_string(MANIFEST_COUNTS));
     for (int i = 0; i < s->n_files; i++) {
         zstd |= s->file[i].frames != NULL;
         planes |= s->file[i].planes != NULL;
@@ -346,8 +348,8 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
         goto out;
     }
     root = json_pack("{s:s, s:i, s:o, s:i, s:o, s:o, s:i, s:O, s:o, s:O, s:O, s:O, s:o, s:o}", "format",
-                     MANIFEST_FORMAT, "version", MANIFEST_VERSION, "must_understand", features_json(s),
-                     "block_bytes", (int)FMT_BLOCK, "save_id",
+                     MANIFEST_FORMAT, "version", MANIFEST_VERSION, "must_understand",
+                     features_json(s, &m->state), "block_bytes", (int)FMT_BLOCK, "save_id",
                      manifest_sum128(manifest_save_id(d, &m->layout)), "layout", layout_json(&m->layout),
                      "grain", m->state.grain, "state", state, "tensors", tensors_json(&s->c), "files", files,
                      "config", config, "extra", extra, "weights_digest",

@@ -404,6 +404,16 @@ static void count_choices(const struct pass *p, const struct sublayer *s, struct
     dev_write(m->dev, b->count, b->count_host, (size_t)n * sizeof *b->count);
     *balance = (struct balance){ m->losses.sequence, m->losses.z, b->count,
                                  seqs_of(p->r.n_seq, p->r.len, m->grain) };
+    if (!m->losses.counts)
+        return;
+    balance->count = m->losses.counts + s->layer * n_experts;
+    balance->s = (struct seqs){ 0 };
+    if (ALTERED("balance_now")) { /* the counts of this step so far */
+        for (int64_t x = 0; x < n_experts; x++)
+            b->count_host[x] = (int32_t)load[x];
+        dev_write(m->dev, b->count, b->count_host, (size_t)n_experts * sizeof *b->count);
+        balance->count = b->count;
+    }
 }
 
 static int backward(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct err *e)

@@ -291,6 +291,7 @@ int restore_load(struct work *w, struct err *e)
         const struct ckpt_state *s = ckpt_state(source);
         w->at.step = w->at.first_step = s->step;
         w->at.first_sample = s->epoch * data_windows(w->data) + s->sample;
+        TRY(balance_restore(w, &s->counts, ckpt_path(source), e));
     }
 out:
     return rc;

@@ -31,8 +31,10 @@ struct save {
 
     /* the save under way */
     enum phase phase;
-    int must;             /* its failure ends the run */
-    int64_t step, sample; /* position of the run that it holds */
+    int must;                  /* its failure ends the run */
+    int64_t step, sample;      /* position of the run that it holds */
+    struct ckpt_counts counts; /* likewise; in memory of the save */
+    int64_t *counts_memory;    /* NULL: the run keeps none */
     char tmp[4096], dst[4096];
     char note[1200];     /* printed when it is done */
     int lock;            /* of the folder tmp (rank 0), else -1 */
@@ -129,7 +131,8 @@ static struct ckpt_meta meta_of(const struct save *s, const char *config)
                    .sample = s->sample % windows,
                    .grain = run->cfg.grain,
                    .expert_leaf = run->expert_leaf,
-                   .run_json = run->stored_json },
+                   .run_json = run->stored_json,
+                   .counts = s->counts },
         .config_json = config,
         .n_extra = run->files.n,
         .extra_name = run->files.name,
@@ -333,6 +336,17 @@ static void take_snapshot(struct save *s)
     s->snapshot_s = clock_s() - began;
 }
 
+/* Training may change the counts while they are written. */
+static void copy_counts(struct save *s)
+{
+    struct ckpt_counts now = balance_kept(s->work);
+    s->counts = (struct ckpt_counts){ 0 };
+    if (!now.count || !s->counts_memory)
+        return;
+    memcpy(s->counts_memory, now.count, sizeof *now.count * (size_t)(now.n_layers * now.n_experts));
+    s->counts = (struct ckpt_counts){ now.n_layers, now.n_experts, s->counts_memory };
+}
+
 int save_start(struct save *s, int must, struct err *e)
 {
     struct comm *all = s->ranks->mesh.all;
@@ -343,6 +357,7 @@ int save_start(struct save *s, int must, struct err *e)
     s->must = must;
     s->step = s->work->at.step;
     s->sample = work_sample(s->work);
+    copy_counts(s);
     s->tmp[0] = s->note[0] = 0;
     s->snapshot_s = s->write_s = 0;
     snprintf(s->dst, sizeof s->dst, "%s/step-%lld", s->run->o.out, (long long)s->step);
@@ -395,6 +410,11 @@ static void drop_left(const char *out, struct log *term)
         closedir(d);
 }
 
+static size_t kept_counts(const struct work *w)
+{
+    return (size_t)(w->model.n_layers * w->model.table.cfg.n_experts);
+}
+
 int save_open(struct save **out, const struct work *w, struct runlog *log, struct err *e)
 {
     struct save *s = *out = calloc(1, sizeof *s);
@@ -412,7 +432,9 @@ int save_open(struct save **out, const struct work *w, struct runlog *log, struc
 
     TRY(pieces_open(&s->pieces, &w->model, w->zero, ranks->mesh.at[AXIS_DP], ranks->layout.zero, e));
     s->sizes = calloc((size_t)world_size(ranks->world), sizeof *s->sizes);
-    if (!s->sizes)
+    if (w->balance.before)
+        s->counts_memory = calloc(kept_counts(w), sizeof *s->counts_memory);
+    if (!s->sizes || (w->balance.before && !s->counts_memory))
         return err_set(e, ERR_MEMORY, "no memory for saves");
     if (!s->run->o.save_async)
         return 0;
@@ -437,6 +459,7 @@ void save_close(struct save *s)
     forget(s);
     mem_free(&s->ranks->mem, s->snapshot);
     free(s->sizes);
+    free(s->counts_memory);
     pieces_close(&s->pieces);
     free(s);
 }

@@ -32,6 +32,8 @@ experts    | family=mixtral           | --seq-len 33 --global-batch 4           
 experts_ep | family=mixtral           | --seq-len 33 --global-batch 4 --dtype bf16 | --ranks 2 --ep 2
 experts_leaf | family=mixtral         | --seq-len 33 --global-batch 4 --expert-leaf 2 | --ranks 2 --ep 2 --micro-batch 1
 balance    | family=mixtral           | --seq-len 33 --global-batch 4 --balance sequence --balance-rate 0.1 | --micro-batch 1
+balance_global | family=mixtral       | --seq-len 33 --global-batch 4 --balance global --balance-rate 0.1 | --micro-batch 1
+balance_dp | family=deepseek_v3       | --seq-len 33 --global-batch 4 --balance bias --balance-rate 0.1 | --ranks 2
 tied       | tie_word_embeddings=true | --seq-len 33 --global-batch 8              | --ranks 4
 TABLE
 finish

@@ -83,7 +83,6 @@ refused() { run "$BIN/ptrain" "${common[@]}" --out "$TMP/refused" "${@:2}"; clai
 refused "an expert group is tp x cp = 1 ranks times a divisor of dp 2" --ep 3 --ranks 2
 refused "an expert group is tp x cp = 2 ranks times a divisor of dp 1" --tp 2 --ep 4
 refused "for 6 experts" --ep 16 --ranks 16 --global-batch 16 --dry-run
-refused "not built yet" --balance bias
 config "$TMP/dense.json"
 refused "this model has no experts" --model "$TMP/dense.json" --ep 2 --ranks 2
 refused "this model has no experts" --model "$TMP/dense.json" --z-loss 0.1

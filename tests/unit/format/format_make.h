@@ -136,26 +136,32 @@ static inline struct ckpt_meta make_meta(int n_ranks)
     };
 }
 
-static inline int make_ckpt(const char *dst, const struct spec *s, int n_specs, int n_ranks, int64_t step,
-                            int backwards, struct ckpt_digests *got, struct err *e)
+static inline int make_ckpt_of(const char *dst, const struct make *how, const struct ckpt_meta *meta,
+                               struct ckpt_digests *got, struct err *e)
 {
     void *table[64] = { 0 };
     size_t bytes[64] = { 0 };
     char tmp[4096];
-    struct ckpt_meta meta = make_meta(n_ranks);
-    struct make how = { s, n_specs, n_ranks, step, backwards };
     int rc = ckpt_begin(dst, tmp, NULL, NULL, e);
     if (rc < 0)
         return rc;
-    for (int r = 0; r < n_ranks && rc >= 0; r++)
-        rc = write_rank(tmp, &how, r, &table[r], &bytes[r], e);
+    for (int r = 0; r < how->n_ranks && rc >= 0; r++)
+        rc = write_rank(tmp, how, r, &table[r], &bytes[r], e);
     if (rc < 0)
         ckpt_abandon(tmp, -1);
     else
-        rc = ckpt_publish(tmp, dst, n_ranks, table, bytes, &meta, got, e);
-    for (int r = 0; r < n_ranks; r++)
+        rc = ckpt_publish(tmp, dst, how->n_ranks, table, bytes, meta, got, e);
+    for (int r = 0; r < how->n_ranks; r++)
         free(table[r]);
     return rc;
+}
+
+static inline int make_ckpt(const char *dst, const struct spec *s, int n_specs, int n_ranks, int64_t step,
+                            int backwards, struct ckpt_digests *got, struct err *e)
+{
+    struct ckpt_meta meta = make_meta(n_ranks);
+    struct make how = { s, n_specs, n_ranks, step, backwards };
+    return make_ckpt_of(dst, &how, &meta, got, e);
 }
 
 #define N_SPECS 7

@@ -2,15 +2,61 @@
  * parameter. */
 #include <math.h>
 #include "base/rnd.h"
+#include "model/units.h"
 #include "tests/unit/model/model_rig.h"
 
 enum { PICKS = 5 };
+
+/* ---- losses of routers ---- */
+
+/* Counts of a step before, which no step of the differences changes: other ones for every layer and expert. */
+#define COUNTS 64
+static int32_t counts[COUNTS];
+
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* Of one token, with p the softmax, or the share of a sigmoid: sum of counts times p; and lse squared. */
+static double token_loss(const struct router_losses *l, const struct expert_router *r, const float *logits,
+                         const int32_t *count)
+{
+    double exps = 0, sigmoids = 0, dot = 0, lse;
+    for (int x = 0; x < r->n_experts; x++) {
+        double logit = (double)logits[x];
+        exps += exp(logit);
+        sigmoids += sigmoid(logit);
+    }
+    for (int x = 0; x < r->n_experts; x++) {
+        double logit = (double)logits[x];
+        dot += count[x] * (r->weights == ROUTER_SIGMOID ? sigmoid(logit) / sigmoids : exp(logit) / exps);
+    }
+    lse = log(exps);
+    return (double)l->sequence * dot + (double)l->z / 2 * lse * lse;
+}
+
+/* What the routers of the last forward add to the loss. */
+static double router_loss(struct rig *r)
+{
+    const struct router_losses *l = &r->m.losses;
+    double sum = 0;
+    for (int u = 1; l->counts && u <= r->m.n_layers; u++)
+        for (int i = 0; i < r->m.unit[u].n_branches; i++) {
+            const struct sublayer *body = &r->m.unit[u].branch[i].body;
+            const float *logits = train_unit(r->work, u)->branch[i].experts.logits;
+            int n = body->experts.router.n_experts;
+            for (int64_t row = 0; body->kind == &sublayer_experts && row < r->n_seq * r->T; row++)
+                sum += token_loss(l, &body->experts.router, logits + row * n, l->counts + (u - 1) * n);
+        }
+    return sum;
+}
+
+/* ---- differences ---- */
 
 static double loss_at(struct rig *r, float *w, float value)
 {
     *w = value;
     zero_forget_packs(r->z);
-    return rig_forward(r);
+    double loss = rig_forward(r);
+    return loss + router_loss(r);
 }
 
 /* d loss / d w by central differences of fourth order; what the fp32 forward cannot resolve is about 1e-7 /
@@ -46,12 +92,14 @@ static void check_part(struct rig *r, int part, const float *grad)
     }
 }
 
-/* Returns the kinds of parameters that were compared, bits. */
-static int64_t check_model(const struct model_config *c)
+/* Returns the kinds of parameters that were compared, bits. losses: of routers, or NULL. */
+static int64_t check_model(const struct model_config *c, const struct router_losses *losses)
 {
     struct rig r;
     rig_open(&r, c, DT_F32, 2, 9);
     rig_shake(&r);
+    if (losses)
+        r.m.losses = *losses;
     rig_forward(&r);
     rig_backward(&r);
     int n = r.m.local.n_parts;
@@ -77,13 +125,13 @@ static int64_t check_model(const struct model_config *c)
 TEST(gradients_are_the_slopes_of_the_loss)
 {
     struct model_config c = rig_config(0, 0.15);
-    CHECK_INT(check_model(&c), (2 << P_HEAD) - 1);
+    CHECK_INT(check_model(&c, NULL), (2 << P_HEAD) - 1);
 }
 
 TEST(gradients_of_a_tied_model_are_the_slopes_of_the_loss)
 {
     struct model_config c = rig_config(1, 0.15);
-    CHECK_INT(check_model(&c), (1 << P_HEAD) - 1);
+    CHECK_INT(check_model(&c, NULL), (1 << P_HEAD) - 1);
 }
 
 TEST(gradients_of_every_family_are_the_slopes_of_the_loss)
@@ -94,7 +142,7 @@ TEST(gradients_of_every_family_are_the_slopes_of_the_loss)
         c.groups_kept = c.n_groups;
         c.experts_per_token = c.n_experts; /* a step of the differences must not change the choice, */
         c.swiglu_limit *= 100;             /* and not meet the end of a clamp */
-        kinds |= check_model(&c);
+        kinds |= check_model(&c, NULL);
     }
     int64_t dense = ((int64_t)2 << P_NORM_MLP_POST) - 1, experts = (int64_t)1 << P_ROUTER;
     for (int k = P_ROUTER_BIAS; k <= P_SINKS; k++)
@@ -102,6 +150,26 @@ TEST(gradients_of_every_family_are_the_slopes_of_the_loss)
     for (int k = P_Q_A; k <= P_KV_B; k++)
         experts |= (int64_t)1 << k;
     CHECK_INT(kinds, dense | experts); /* other kinds are not computed yet */
+}
+
+TEST(gradients_of_a_loss_of_the_step_before_s_counts_are_its_slopes)
+{
+    static const struct router_losses losses = { .sequence = 0.003f, .z = 0.02f, .counts = counts };
+    int n = 0;
+    for (int i = 0; i < COUNTS; i++)
+        counts[i] = i * 7 % 19;
+    for (int i = 0; i < RIG_FAMILIES; i++) {
+        struct model_config c = rig_family_config(i);
+        if (!c.n_experts)
+            continue;
+        c.groups_kept = c.n_groups;
+        c.experts_per_token = c.n_experts;
+        c.swiglu_limit *= 100;
+        CHECK(c.n_layers * c.n_experts <= COUNTS);
+        check_model(&c, &losses);
+        n++;
+    }
+    CHECK(n >= 5);
 }
 
 TEST(the_norm_counts_every_gradient_once)

@@ -52,6 +52,7 @@ static int make_base(const char *dst, int how, const char *config_text, struct e
     size_t bytes = 0;
     char tmp[4096];
     int n = 0, rc = 0;
+    static const int64_t counts[4] = { 3, 0, 1, 2 };
     struct ckpt_meta meta = { .layout = { 1, 1, 1, 1, 1, 0 },
                               .config_json = config_text,
                               .state = { .has_state = !(how & NO_STATE),
@@ -59,7 +60,8 @@ static int make_base(const char *dst, int how, const char *config_text, struct e
                                          .seed = 5,
                                          .sample = 12,
                                          .grain = 8,
-                                         .run_json = "{\"lr\":0.25}" } };
+                                         .run_json = "{\"lr\":0.25}",
+                                         .counts = { 2, 2, counts } } };
     TRY(model_config_parse(&cfg, config, "config.json", e));
     TRY(param_table_open(&table, &cfg, e));
     p = calloc((size_t)table.n * ROLE_COUNT, sizeof *p);
