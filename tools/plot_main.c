@@ -28,7 +28,8 @@ struct plot_opts {
 static const struct opt table[] = {
     { OPT_GROUP, "Plot", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_TEXT,   "y",      AT(y),      "loss", "KEY",
-      "what to draw: loss, grad_norm, lr, tokens_per_s, mfu, comm_fraction, rss_bytes, eval_loss, …",
+      "what to draw: loss, grad_norm, lr, tokens_per_s, mfu, comm_fraction, rss_bytes, eval_loss, …; of "
+      "a list (expert_load, expert_idle: a layer each) a curve an item, or KEY.N the item N, from 0",
       0, 0, 0 },
     { OPT_TEXT,   "svg",    AT(svg),    NULL,   "FILE", "write it as SVG too", 0, 0, 0 },
     { OPT_TEXT,   "png",    AT(png),    NULL,   "FILE", "write it as PNG too", 0, 0, 0 },
@@ -46,10 +47,16 @@ static const struct opt_program program = {
     "plot", "draws the figures of runs from ptrain's --log files", "RUN.jsonl...", table, 1, -1, print_version
 };
 
+/* One curve: a figure of a run, or one item of a figure that is a list. */
 struct run {
-    const char *path;
+    char *label;
+    int item; /* -1: the figure is no list */
     int64_t n, capacity;
     double *x, *y;
+};
+struct runs {
+    int n, capacity;
+    struct run *run;
 };
 struct range {
     double x0, x1, y0, y1;
@@ -69,7 +76,7 @@ static int add_point(struct run *r, double x, double y, struct err *e)
             ys = realloc(r->y, (size_t)capacity * sizeof *ys);
         }
         if (!ys)
-            return err_set(e, ERR_MEMORY, "no memory for %s", r->path);
+            return err_set(e, ERR_MEMORY, "no memory for %s", r->label);
         r->y = ys;
         r->capacity = capacity;
     }
@@ -78,19 +85,87 @@ static int add_point(struct run *r, double x, double y, struct err *e)
     return 0;
 }
 
-/* Reads the points of a run. Lines without the key, and a last line that is cut off, are passed over. */
-static int read_run(struct run *r, const char *path, const char *key, struct err *e)
+/* The curve of an item among those from `first` on; made where there is none. item -1: the figure is no list.
+ * NULL: *e is set. */
+static struct run *curve_of(struct runs *all, int first, const char *path, int item, struct err *e)
 {
+    char label[4200];
+    for (int k = first; k < all->n; k++)
+        if (all->run[k].item == item)
+            return &all->run[k];
+    snprintf(label, sizeof label, item < 0 ? "%s" : "%s [%d]", path, item);
+    if (all->n == all->capacity) {
+        int capacity = all->capacity ? 2 * all->capacity : 8;
+        struct run *grown = realloc(all->run, (size_t)capacity * sizeof *grown);
+        all->run = grown ? grown : all->run;
+        all->capacity = grown ? capacity : all->capacity;
+    }
+    if (all->n < all->capacity)
+        all->run[all->n] = (struct run){ .item = item, .label = strdup(label) };
+    if (all->n == all->capacity || !all->run[all->n].label) {
+        err_set(e, ERR_MEMORY, "no memory for %s", path);
+        return NULL;
+    }
+    return &all->run[all->n++];
+}
+
+/* What --y names: a key, and the item of a list, -1: all. */
+struct key {
+    char name[256];
+    int item;
+};
+static struct key key_of(const char *text)
+{
+    struct key k = { .item = -1 };
+    const char *dot = strrchr(text, '.');
+    size_t digits = dot ? strspn(dot + 1, "0123456789") : 0;
+    int n = (int)strlen(text);
+    if (dot && digits && digits < 9 && !dot[1 + digits]) {
+        k.item = atoi(dot + 1);
+        n = (int)(dot - text);
+    }
+    snprintf(k.name, sizeof k.name, "%.*s", n, text);
+    return k;
+}
+
+/* Adds what a line says to the curves of its run, which begin at `first`. */
+static int add_line(struct runs *all, int first, const char *path, const struct key *key, const json_t *o,
+                    struct err *e)
+{
+    const json_t *y = json_object_get(o, key->name), *x = json_object_get(o, "step"), *v;
+    struct run *r;
+    size_t i;
+    if (!json_is_number(x))
+        return 0;
+    if (json_is_number(y) && key->item < 0) {
+        r = curve_of(all, first, path, -1, e);
+        return r ? add_point(r, json_number_value(x), json_number_value(y), e) : -e->code;
+    }
+    json_array_foreach(y, i, v) {
+        int rc = 0;
+        if (!json_is_number(v) || (key->item >= 0 && (int)i != key->item))
+            continue;
+        r = curve_of(all, first, path, (int)i, e);
+        rc = r ? add_point(r, json_number_value(x), json_number_value(v), e) : -e->code;
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* Reads the curves of a run. Lines without the key, and a last line that is cut off, are passed over. */
+static int read_run(struct runs *all, const char *path, const char *y, struct err *e)
+{
+    const struct key key = key_of(y);
     struct stat st;
     char *line = NULL;
     size_t line_bytes = 0;
-    int rc = 0;
+    int rc = 0, first = all->n;
     int64_t steps = 0;
     struct sidecars sidecars = { 0 };
     const char *here = sidecar_file(&sidecars, path, e);
     FILE *f = here ? fopen(here, "r") : NULL;
     sidecar_close(&sidecars); /* the open file stays readable */
-    r->path = path;
     if (!here)
         return -e->code;
     if (!f)
@@ -99,10 +174,9 @@ static int read_run(struct run *r, const char *path, const char *key, struct err
         rc = err_set(e, ERR_USAGE, "%s is a folder: name the --log file of the run", path);
 
     while (rc >= 0 && getline(&line, &line_bytes, f) > 0) {
-        json_t *o = json_loads(line, 0, NULL), *y = json_object_get(o, key), *x = json_object_get(o, "step");
-        steps += json_is_number(x);
-        if (json_is_number(x) && json_is_number(y))
-            rc = add_point(r, json_number_value(x), json_number_value(y), e);
+        json_t *o = json_loads(line, 0, NULL);
+        steps += json_is_number(json_object_get(o, "step"));
+        rc = add_line(all, first, path, &key, o, e);
         json_decref(o);
     }
 
@@ -112,8 +186,8 @@ static int read_run(struct run *r, const char *path, const char *key, struct err
     fclose(f);
     if (rc >= 0 && !steps)
         return err_set(e, ERR_FORMAT, "%s: no line with a step: is it a --log file of ptrain", path);
-    if (rc >= 0 && !r->n)
-        return err_set(e, ERR_USAGE, "%s: no line with a number for %s: choose another --y", path, key);
+    if (rc >= 0 && all->n == first)
+        return err_set(e, ERR_USAGE, "%s: no line with a number for %s: choose another --y", path, y);
     return rc;
 }
 
@@ -176,9 +250,9 @@ static void print_run(const struct run *r, int k, int colour)
 {
     double last = r->y[r->n - 1];
     if (colour)
-        printf("%10s \033[%dm%s\033[0m: last %.6g\n", "", ansi[k % COLOURS], r->path, last);
+        printf("%10s \033[%dm%s\033[0m: last %.6g\n", "", ansi[k % COLOURS], r->label, last);
     else
-        printf("%10c %s: last %.6g\n", letter_of(k), r->path, last);
+        printf("%10c %s: last %.6g\n", letter_of(k), r->label, last);
 }
 
 static int draw_terminal(const struct run *runs, int n, struct range g, const struct plot_opts *o,
@@ -248,7 +322,7 @@ static int chart(struct canvas *c, const struct run *runs, int n, struct range g
             p[i] = (struct point){ LEFT + w * (runs[k].x[i] - g.x0) / (g.x1 - g.x0),
                                    TOP + h * (g.y1 - runs[k].y[i]) / (g.y1 - g.y0) };
         c->curve(c, p, runs[k].n, 1.5, colours[k % COLOURS]);
-        c->text(c, W - RIGHT - 4, TOP + 16 + 16 * k, ANCHOR_END, colours[k % COLOURS], runs[k].path);
+        c->text(c, W - RIGHT - 4, TOP + 16 + 16 * k, ANCHOR_END, colours[k % COLOURS], runs[k].label);
         free(p);
     }
     return 0;
@@ -391,22 +465,20 @@ int main(int argc, char **argv)
     struct plot_opts o;
     struct opt_args args;
     struct err e = { 0 };
-    struct run *runs = NULL;
+    struct runs all = { 0 };
     io_begin();
-    int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e), n = 0;
+    int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
     if (rc)
         return io_end(rc, &e, "plot");
 
     o.title = o.title ? o.title : o.y;
     TRY(check_target("svg", o.svg, &args, &e));
     TRY(check_target("png", o.png, &args, &e));
-    runs = calloc((size_t)args.n, sizeof *runs);
-    if (!runs)
-        TRY(err_set(&e, ERR_MEMORY, "no memory for %d runs", args.n));
+    for (int i = 0; i < args.n; i++)
+        TRY(read_run(&all, args.item[i], o.y, &e));
 
-    for (; n < args.n; n++)
-        TRY(read_run(&runs[n], args.item[n], o.y, &e));
-
+    const struct run *runs = all.run;
+    int n = all.n;
     struct range g = range_of(runs, n);
     TRY(draw_terminal(runs, n, g, &o, &e));
     if (o.svg)
@@ -414,11 +486,12 @@ int main(int argc, char **argv)
     if (o.png)
         TRY(draw_png(&o, runs, n, g, &e));
 out:
-    for (int i = 0; runs && i < args.n; i++) {
-        free(runs[i].x);
-        free(runs[i].y);
+    for (int i = 0; i < all.n; i++) {
+        free(all.run[i].label);
+        free(all.run[i].x);
+        free(all.run[i].y);
     }
-    free(runs);
+    free(all.run);
     opt_free(&program, &o, &args);
     return io_end(rc, &e, "plot");
 }

@@ -242,26 +242,42 @@ struct figures {
     double speed, mfu, comm;
 };
 
-/* Of every layer with experts: the rows of its busiest expert as a multiple of their mean. */
+/* How the rows of a layer are spread: those of its busiest expert as a multiple of their mean, and experts
+ * without rows. rows 0: the layer has no experts. */
+struct spread {
+    int64_t rows, most;
+    int idle;
+};
+static struct spread spread_of(const struct model_config *c, const int64_t *load)
+{
+    struct spread s = { 0 };
+    for (int64_t x = 0; x < c->n_experts; x++) {
+        s.most = load[x] > s.most ? load[x] : s.most;
+        s.rows += load[x];
+        s.idle += !load[x];
+    }
+    return s;
+}
+
+/* Two lists with an item for every layer with experts. */
 static void write_loads(const struct runlog *l, const int64_t *loads)
 {
     const struct model_config *c = &l->run->cfg;
-    const char *comma = "";
-
-    fputs(",\"expert_load\":[", l->file);
-    for (int64_t layer = 0; layer < c->n_layers; layer++) {
-        const int64_t *load = loads + layer * c->n_experts;
-        int64_t most = 0, sum = 0;
-        for (int64_t x = 0; x < c->n_experts; x++) {
-            most = load[x] > most ? load[x] : most;
-            sum += load[x];
-        }
-        if (sum) {
-            fprintf(l->file, "%s%.4g", comma, (double)(most * c->n_experts) / (double)sum);
+    for (int figure = 0; figure < 2; figure++) {
+        const char *comma = "";
+        fprintf(l->file, ",\"%s\":[", figure ? "expert_load" : "expert_idle");
+        for (int64_t layer = 0; layer < c->n_layers; layer++) {
+            struct spread s = spread_of(c, loads + layer * c->n_experts);
+            if (!s.rows)
+                continue;
+            if (figure)
+                fprintf(l->file, "%s%.4g", comma, (double)(s.most * c->n_experts) / (double)s.rows);
+            else
+                fprintf(l->file, "%s%d", comma, s.idle);
             comma = ",";
         }
+        fputc(']', l->file);
     }
-    fputc(']', l->file);
 }
 
 static void write_step(struct runlog *l, int64_t step, const struct step_result *r, struct figures g)

@@ -1,11 +1,11 @@
 /* balance.h - what evens the load of the experts of a mixture (--balance), and the counts that it works with.
  *
  *   sequence   a loss over the counts of each sequence (DeepSeek-V3, 2.1.2): nothing is kept between steps
- *   global     the same loss over the counts of the previous step's whole batch (after Qwen3, arXiv 2501.11873)
+ *   global     the same loss over the counts of the previous step's whole batch (after arXiv 2501.11873)
  *   bias       no loss: the correction bias of every expert moves by the rate (arXiv 2408.15664)
  *
- * Counts are integers: the rows of the global batch that chose an expert, summed over all ranks. A step that is
- * skipped because its loss is not finite leaves counts and biases as they were. */
+ * Counts are integers: the rows of the global batch that chose an expert, summed over all ranks. A step
+ * that is skipped because its loss is not finite leaves counts and biases as they were. */
 #ifndef SHARDLINE_TRAIN_EXPERTS_BALANCE_H
 #define SHARDLINE_TRAIN_EXPERTS_BALANCE_H
 

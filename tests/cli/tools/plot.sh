@@ -25,6 +25,17 @@ run plot a.jsonl 'b<&>.jsonl' --color always
 claim "by colours where there are" has "$out" $'\033[31m'
 run plot a.jsonl --y eval_loss --svg q.svg
 claim "another figure" [ $rc = 0 ] && claim "its points only" [ "$(grep -o '[0-9.]*,[0-9.]* ' q.svg | sed '1,10d' | wc -l)" = 4 ]
+awk 'BEGIN { for (i = 1; i <= 9; i++) printf "{\"step\":%d,\"loss\":1,\"expert_load\":[%g,2,%g]}\n", i, 4 / i, 1 + i / 10 }' >experts.jsonl
+run plot experts.jsonl --y expert_load
+claim "a figure with an item a layer: a curve each" [ "$rc $(grep -c 'experts.jsonl \[[012]\]: last' <<<"$out")" = "0 3" ]
+claim "each with its own end" has "$out" "c experts.jsonl [2]: last 1.9"
+run plot experts.jsonl experts.jsonl --y expert_load.0
+claim "one item of it" [ "$rc $(grep -c 'experts.jsonl \[0\]: last 0.444444' <<<"$out")" = "0 2" ]
+echo '{"step":10,"expert_load":[null,3,1,7]}' >>experts.jsonl
+run plot experts.jsonl --y expert_load
+claim "a list with a gap, and one more item" [ "$rc $(grep -c 'last [0-9]' <<<"$out")" = "0 4" ]
+run plot experts.jsonl --y expert_load.4
+claim "an item that is none" [ "$rc $err" = "2 plot: experts.jsonl: no line with a number for expert_load.4: choose another --y" ]
 if command -v python3 >/dev/null; then
     cat >check.py <<'PY'
 import struct, sys, xml.etree.ElementTree as E, zlib

@@ -9,7 +9,8 @@ enum { PICKS = 5 };
 
 /* ---- losses of routers ---- */
 
-/* Counts of a step before, which no step of the differences changes: other ones for every layer and expert. */
+/* Counts of a step before, which no step of the differences changes: other ones for every layer and
+ * expert. */
 #define COUNTS 64
 static int32_t counts[COUNTS];
 
