@@ -43,11 +43,18 @@ struct opt {
 #define OPT_NOT_STORED 1u   /* not part of opt_json: paths, logs, threads … */
 #define OPT_NEUTRAL_ONLY 2u /* a feature that is not built yet: any value but the default is an error */
 
+/* What users of other programs may ask for and this one does not do, for a reason. value NULL: an option that
+ * there is not; else a value of an OPT_CHOICE. */
+struct opt_refusal {
+    const char *name, *value, *why;
+};
+
 struct opt_program {
     const char *name, *summary, *usage; /* usage: the positional arguments, "SRC DST" */
     const struct opt *opts;             /* ends with kind OPT_GROUP, name NULL */
     int min_args, max_args;             /* positional arguments; max_args -1: any number */
     void (*print_version)(FILE *out);   /* answers --version */
+    const struct opt_refusal *refused;  /* ends with name NULL; NULL: none */
 };
 
 /* Positional arguments, in order. "--" ends the options. */

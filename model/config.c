@@ -403,8 +403,8 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
         { "add_cross_attention", 0 },
         { "use_bidirectional_attention", 0 },
     };
-    static const char *const dropouts[] = { "attention_dropout", "attn_pdrop",     "embd_pdrop",
-                                            "resid_pdrop",       "hidden_dropout", "router_jitter_noise" };
+    static const char *const dropouts[] = { "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop",
+                                            "hidden_dropout" };
     const char *act = c->family->acts[0];
     int rc, on, known = 0;
 
@@ -549,6 +549,8 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
         TRY(config_read_dense(c, o, what, e));
     if (family_has(c, F_EXPERTS))
         TRY(check_softmax_router(c, o, what, e));
+    if (family_has(c, F_EXPERTS))
+        TRY(config_read_untrained(c, o, what, e));
     TRY(parse_clamp(c, o, what, e));
     if (family_has(c, F_SIGMOID))
         TRY(config_read_router(c, o, what, e));

@@ -17,6 +17,7 @@ struct model_config {
     unsigned features;           /* enum feature: the family's and those that this config turns on */
     char
         not_computed[96]; /* what the file asks for and nothing computes (reshard needs sizes alone), or "" */
+    char not_trained[200]; /* what the file asks of routers in training, and why it is refused there; or "" */
 
     int64_t hidden, n_layers, n_heads, n_kv, head_dim, inter, vocab, max_pos;
     double norm_eps;

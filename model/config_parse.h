@@ -21,7 +21,9 @@ void config_write_windows(json_t *o, const struct model_config *c);
 int config_read_latent(struct model_config *c, const json_t *o, const char *what, struct err *e);
 int config_read_router(struct model_config *c, const json_t *o, const char *what, struct err *e);
 void config_write_latent(json_t *o, const struct model_config *c);
-/* Also there: mlp_only_layers, layers without experts. */
+/* config_router.c: keys of routers that training refuses become c->not_trained. */
+int config_read_untrained(struct model_config *c, const json_t *o, const char *what, struct err *e);
+/* config_latent.c: mlp_only_layers, layers without experts. */
 int config_read_dense(struct model_config *c, const json_t *o, const char *what, struct err *e);
 json_t *config_dense_json(const struct model_config *c);
 /* YaRN's factor for one of DeepSeek's keys mscale and mscale_all_dim. */

@@ -168,6 +168,31 @@ int opts_stored(const char *name)
     return 0;
 }
 
+#define BY_MICRO_BATCH \
+    "counts of a micro-batch depend on how the batch is cut, so that each layout would have bits of its " \
+    "own: use --balance sequence or global"
+#define CAPACITY \
+    "which tokens an expert drops depends on the other tokens of its micro-batch, and so on the layout: " \
+    "here " \
+    "no token is dropped"
+#define NOISE \
+    "experts are chosen by the token alone, so that all layouts, the trainer and the server choose alike: " \
+    "leave it out"
+static const struct opt_refusal refused[] = {
+    { "balance", "micro-batch", BY_MICRO_BATCH },
+    { "balance", "batch", BY_MICRO_BATCH },
+    { "balance", "aux_loss", BY_MICRO_BATCH },
+    { "balance", "global_aux_loss", BY_MICRO_BATCH },
+    { "balance", "seq_aux_loss", "it is called --balance sequence here" },
+    { "capacity-factor", NULL, CAPACITY },
+    { "expert-capacity", NULL, CAPACITY },
+    { "expert-capacity-factor", NULL, CAPACITY },
+    { "router-jitter", NULL, NOISE },
+    { "router-jitter-noise", NULL, NOISE },
+    { "router-dropout", NULL, NOISE },
+    { NULL, NULL, NULL },
+};
+
 static void print_version(FILE *out) { comm_version(out, "ptrain", ""); }
 
 const struct opt_program ptrain_program = {
@@ -178,4 +203,5 @@ const struct opt_program ptrain_program = {
     .min_args = 0,
     .max_args = 0,
     .print_version = print_version,
+    .refused = refused,
 };

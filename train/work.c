@@ -162,7 +162,7 @@ int work_open(struct work *w, struct log *term, struct err *e)
     w->model.expert_leaf = w->run->expert_leaf;
     TRY(balance_open(w, e));
     if (cfg->dropout > 0 && !o->eval_only)
-        log_line(term, "config.json asks for dropout or jitter of up to %g: none is applied", cfg->dropout);
+        log_line(term, "config.json asks for dropout of up to %g: none is applied", cfg->dropout);
     if (*w->ranks->dev->note)
         log_line(term, "%s", w->ranks->dev->note);
     rc = open_schedule(w, e);

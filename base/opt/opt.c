@@ -115,10 +115,26 @@ static void closer(const char *name, const char *candidate, int *best, const cha
     }
 }
 
+/* ERR_USAGE with the reason, where the program names one; 0: it does not. */
+static int refuse(const struct opt_program *p, const char *name, const char *value, struct err *e)
+{
+    for (const struct opt_refusal *r = p->refused; r && r->name; r++) {
+        if (strcmp(r->name, name) || !r->value != !value || (value && strcmp(r->value, value)))
+            continue;
+        if (value)
+            return err_set(e, ERR_USAGE, "--%s %s: %s", name, value, r->why);
+        return err_set(e, ERR_USAGE, "--%s: %s", name, r->why);
+    }
+    return 0;
+}
+
 static int unknown_name(const struct opt_program *p, const char *name, struct err *e)
 {
     const char *found = NULL;
     int best = (int)strlen(name) / 3 + 2; /* a name further away is no help */
+    int rc = refuse(p, name, NULL, e);
+    if (rc < 0)
+        return rc;
     for (const struct opt *o = p->opts; !opt_is_end(o); o++)
         if (o->kind != OPT_GROUP)
             closer(name, o->name, &best, &found);
@@ -308,7 +324,11 @@ static int set_one(struct cursor *c, const struct opt *o, const char *text, stru
     if (c->given)
         c->given[o - c->p->opts] = 1;
     int rc = kind_of[o->kind].set(o, text, member(o, c->target), e);
-    return rc < 0 ? rc : check_built(o, text, c->target, e);
+    if (rc < 0) {
+        refuse(c->p, o->name, text, e);
+        return rc;
+    }
+    return check_built(o, text, c->target, e);
 }
 
 /* Takes the words behind an option: one, or for a list all up to the next option. */

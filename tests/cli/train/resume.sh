@@ -58,7 +58,7 @@ if command -v python3 >/dev/null; then
     run pserve "$TMP/plain" --once x
     claim "by pserve too" has "$err" "set tie_word_embeddings to false"
     train dropout --model "$TMP/plain/config.json"
-    claim "dropout that is not applied is said" has "$err" "dropout or jitter of up to 0.1: none is applied"
+    claim "dropout that is not applied is said" has "$err" "dropout of up to 0.1: none is applied"
 else
     skip "no python3 to make a folder with rotary tables"
 fi
