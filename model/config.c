@@ -38,14 +38,6 @@ int64_t model_layer_window(const struct model_config *c, int64_t layer)
     return is_listed(c->windowed, layer) ? c->window : 0;
 }
 
-int64_t model_window(const struct model_config *c)
-{
-    for (int64_t l = 0; l < c->n_layers; l++)
-        if (!model_layer_window(c, l))
-            return 0;
-    return c->window;
-}
-
 static void defaults(struct model_config *c, const struct family *f)
 {
     memset(c, 0, sizeof *c);

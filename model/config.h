@@ -91,6 +91,14 @@ int model_has_experts(const struct model_config *c, int64_t layer);
 int64_t model_layer_window(const struct model_config *c, int64_t layer);
 /* The largest window of all layers; 0: some layer sees all positions. */
 int64_t model_window(const struct model_config *c);
+/* Page groups: layers whose keys and values share pages, so that a server can release those behind a window.
+ * Group 0: all layers; where some have a window and others have none, those without. Group 1: those with. */
+#define PAGE_GROUPS 2
+int model_page_group(const struct model_config *c, int64_t layer);
+/* Layers of the group below `layer`; with layer n_layers: all its layers, 0: there is no such group. */
+int64_t model_group_layers(const struct model_config *c, int group, int64_t layer);
+/* Positions that a token sees in every layer of the group, its own included; 0: all. */
+int64_t model_group_window(const struct model_config *c, int group);
 /* 0, or ERR_CONFIG naming the first member in which a and b differ (shapes and numbers, not token ids). The
  * message calls a the checkpoint, and b `other`. */
 int model_config_same(const struct model_config *a, const struct model_config *b, const char *other,

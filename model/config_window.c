@@ -1,4 +1,4 @@
-/* config_window.c - see config_parse.h. Keys and defaults as in transformers. */
+/* config_window.c - see config.h, config_parse.h. Keys and defaults as in transformers. */
 #include <string.h>
 #include "base/jx.h"
 #include "model/config_parse.h"
@@ -25,6 +25,10 @@ static int set_layers(struct model_config *c, const json_t *types, int64_t first
                       struct err *e)
 {
     int listed = json_is_array(types);
+    if (c->n_layers > MODEL_LISTED_LAYERS)
+        return err_set(e, ERR_CONFIG,
+                       "%s: num_hidden_layers %lld with sliding_window: at most %d layers can have one", what,
+                       (long long)c->n_layers, MODEL_LISTED_LAYERS);
     if (listed && (int64_t)json_array_size(types) != c->n_layers)
         return err_set(e, ERR_CONFIG, "%s: layer_types has %zu entries for num_hidden_layers %lld", what,
                        json_array_size(types), (long long)c->n_layers);
@@ -38,8 +42,6 @@ static int set_layers(struct model_config *c, const json_t *types, int64_t first
         else if (!type || strcmp(type, FULL))
             config_not_computed(c, "layer_types with %.40s", type ? type : "something else than text");
     }
-    if (c->n_layers > MODEL_LISTED_LAYERS)
-        config_not_computed(c, "sliding_window with over %d layers", MODEL_LISTED_LAYERS);
     return 0;
 }
 
@@ -92,6 +94,35 @@ int config_read_windows(struct model_config *c, const json_t *o, const char *wha
     if (!any_window(c))
         c->window = 0;
     return rc;
+}
+
+/* ---- page groups ---- */
+int64_t model_window(const struct model_config *c)
+{
+    for (int64_t l = 0; l < c->n_layers; l++)
+        if (!model_layer_window(c, l))
+            return 0;
+    return c->window;
+}
+
+int model_page_group(const struct model_config *c, int64_t layer)
+{
+    return model_layer_window(c, layer) > 0 && !model_window(c);
+}
+
+int64_t model_group_layers(const struct model_config *c, int group, int64_t layer)
+{
+    int64_t n = 0;
+    for (int64_t l = 0; l < layer; l++)
+        n += model_layer_window(c, l) > 0;
+    if (model_window(c))
+        n = 0;
+    return group ? n : layer - n;
+}
+
+int64_t model_group_window(const struct model_config *c, int group)
+{
+    return group ? c->window : model_window(c);
 }
 
 /* ---- writing ---- */

@@ -144,7 +144,8 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                       .pos = m->pos,
                       .seq = b->seq,
                       .n_seq = b->n_seq,
-                      .whole_pages = 1 };
+                      .whole_pages = 1,
+                      .grouped = b->grouped };
     int rc = 0;
 
     if (b->n_rows > w->rows || b->n_want > w->logit_rows || b->n_rows > m->max_rows)

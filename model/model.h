@@ -117,9 +117,8 @@ void *model_own(const struct model *m, int part);
 struct mat model_mat(const struct model *m, const void *flat, int part);
 /* A stored matrix's transpose, made at *to, which moves behind it. */
 struct mat model_transposed(const struct model *m, struct mat stored, char **to);
-/* Bytes of one layer in one 64-position page of keys and values on this rank. A page holds the layers one
- * behind the
- * other: n_layers times as many bytes. */
+/* Bytes of one layer in one 64-position page of keys and values on this rank. A page holds the layers of its
+ * group one behind the other. */
 size_t model_page_bytes(const struct model *m);
 /* The same before there is a model. */
 size_t model_page_bytes_of(const struct model_config *c, int tp, enum dtype dt);
@@ -235,9 +234,11 @@ struct batch {
     int64_t n_rows;
     const int32_t *ids; /* [n_rows], of the host */
     int n_seq;
-    const struct attn_seq *seq; /* [n_seq]; a page holds all layers, model_page_bytes each */
-    int64_t n_want;             /* rows whose logits are wanted; 0: no head */
-    const int32_t *want;        /* [n_want], of the host, ascending */
+    /* [n_seq]. Without `grouped` a page holds all layers, model_page_bytes each, those of page group 0 first;
+     * with it a page of seq holds the layers of group 0, a page of grouped those of group 1. */
+    const struct attn_seq *seq, *grouped;
+    int64_t n_want;      /* rows whose logits are wanted; 0: no head */
+    const int32_t *want; /* [n_want], of the host, ascending */
 };
 /* Work memory of model_forward: x the residual stream, the rest private to forward.c. */
 struct forward_work {

@@ -93,6 +93,24 @@ void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos)
             pos[seq[s].row + i] = (int32_t)(seq[s].pos + i);
 }
 
+/* ---- pages ---- */
+struct page_place page_place(const struct model *m, int64_t layer)
+{
+    const struct model_config *c = &m->table.cfg;
+    int group = model_page_group(c, layer);
+    int64_t before = group ? model_group_layers(c, 0, c->n_layers) : 0;
+    return (struct page_place){ group, model_page_bytes(m) * (size_t)model_group_layers(c, group, layer),
+                                model_page_bytes(m) * (size_t)before };
+}
+
+void page_point(const struct pass *p, const struct page_place *at, struct attn *a)
+{
+    int moved = at->group && p->grouped;
+    a->n_seq = p->n_seq;
+    a->seq = moved ? p->grouped : p->seq;
+    a->page_off = p->whole_pages ? at->off + (moved ? 0 : at->group_off) : 0;
+}
+
 /* ---- weights ---- */
 /* Parts of a unit in its vectors before this one. */
 static int parts_before(const struct model *m, int unit, int vector)

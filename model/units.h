@@ -44,13 +44,19 @@ struct pack_plan {
 #define SUBLAYER_PACKS 6
 #define UNIT_BRANCHES 2
 
+/* Where a layer's keys and values lie in a page of its group, and where the group begins in a page that holds
+ * all layers: bytes. */
+struct page_place {
+    int group;
+    size_t off, group_off;
+};
 /* Attention on this rank. */
 struct attention {
     int n_heads, n_kv, head_dim;
-    int64_t window;         /* positions that a token sees, 0: all */
-    float scale, softcap;   /* of the scores (struct attn) */
-    int rope;               /* which of the model's tables */
-    size_t page_off;        /* bytes: where this layer begins in a page that holds all layers */
+    int64_t window;       /* positions that a token sees, 0: all */
+    float scale, softcap; /* of the scores (struct attn) */
+    int rope;             /* which of the model's tables */
+    struct page_place page;
     struct leaves of_heads; /* this rank's blocks of the query rows */
     struct leaves of_kv;    /* this rank's blocks of the kv rows, counted from kv_begin */
     int64_t kv_begin;       /* first kv row to contract in dX, from this rank's first kv row */
@@ -61,7 +67,7 @@ struct latent {
     int64_t nope, rope, v, q_rank, kv_rank; /* struct model_config; q_rank 0: q is not compressed */
     float scale;
     int64_t window;
-    size_t page_off;
+    struct page_place page;
     struct leaves of_heads, of_values; /* this rank's blocks of the rows of q, of the columns of o */
     struct leaves of_q_a, of_kv_a;     /* of rows that all ranks have, counted from … */
     int64_t q_a_begin, kv_a_begin;     /* … these */
@@ -272,8 +278,9 @@ struct pass {
     const int32_t *ids, *pos;   /* [rows] of the host; pos NULL: no learned positions */
     const struct attn_seq *seq; /* of the unit's layer */
     int n_seq;
-    int whole_pages;               /* pages hold all layers: a layer begins at its page_off */
-    const struct unit_weights *uw; /* of the unit */
+    int whole_pages;                /* pages hold all layers of a group, or all layers */
+    const struct attn_seq *grouped; /* the sequences in the pages of group 1; NULL: seq's hold all layers */
+    const struct unit_weights *uw;  /* of the unit */
     /* training */
     struct train_work *w;
     struct weights *ws;
@@ -383,6 +390,9 @@ void units_close(struct model *m);
 struct leaves leaves_cut(struct leaves l, int one);
 /* Position of every row of the sequences: pos[row], of the host. */
 void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos);
+struct page_place page_place(const struct model *m, int64_t layer);
+/* Sets a's sequences, and where the layer begins in their pages. */
+void page_point(const struct pass *p, const struct page_place *at, struct attn *a);
 /* A parameter's weights in natural order, NULL: none of this unit, or a matrix that is only packed. */
 const void *weight_at(const struct pass *p, int part);
 /* A parameter with a dtype of its own, NULL: none. */

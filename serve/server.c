@@ -285,7 +285,7 @@ static void print_ready(const struct server *s)
 {
     char kv[32];
     int v6 = strchr(s->o.host, ':') != NULL;
-    log_bytes(kv, (double)s->o.replicas * (double)s->size.n_pages * (double)server_page_bytes(s));
+    log_bytes(kv, (double)s->o.replicas * (double)server_kv_bytes(s));
     printf("pserve: ready on http%s://%s%s%s:%d (tp=%lld, replicas=%lld, kv=%s)\n", s->o.tls_cert ? "s" : "",
            v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_server_port(s->http), (long long)s->o.tp,
            (long long)s->o.replicas, kv);
@@ -311,9 +311,13 @@ static void log_loaded(struct server *s, double seconds)
 {
     if (*s->dev->note)
         log_line(&s->log, "%s", s->dev->note);
-    if (s->o.verbose)
-        log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens", s->path, seconds,
-                 dtype_name(server_dtype(s)), (long long)s->service.ctx, s->size.n_pages, KV_PAGE);
+    if (!s->o.verbose)
+        return;
+    log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens", s->path, seconds,
+             dtype_name(server_dtype(s)), (long long)s->service.ctx, s->size.pool[0].n_pages, KV_PAGE);
+    if (s->size.pool[1].n_pages)
+        log_line(&s->log, "layers with a window of %lld tokens have %d pages of their own",
+                 (long long)s->size.pool[1].window, s->size.pool[1].n_pages);
 }
 
 int server_open(struct server *s, int argc, char **argv, struct err *e)

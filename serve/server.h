@@ -66,8 +66,8 @@ int server_check_options(const struct server *s, const unsigned char *given, str
 /* server_sizes.c: decides context, pages and rows of a step on rank 0, from options and free memory; s->size
  * and s->service.ctx are then the same everywhere. Collective. */
 int server_share_sizes(struct server *s, struct err *e);
-/* The same: bytes of one key-value page on all ranks of a replica together. */
-int64_t server_page_bytes(const struct server *s);
+/* The same: bytes of keys and values on all ranks of a replica together. */
+int64_t server_kv_bytes(const struct server *s);
 /* The layout of one group of ranks. */
 struct layout server_layout(const struct server *s);
 /* server_once.c: completes the prompt of --once to stdout. Collective. */

@@ -25,10 +25,20 @@ static int64_t weight_bytes(const struct model_config *c, enum dtype dt, struct 
     return n * (int64_t)dtype_size(dt);
 }
 
-int64_t server_page_bytes(const struct server *s)
+/* Bytes of a page of a group on all ranks of a replica together; 0: there is no such group. */
+static int64_t page_bytes(const struct server *s, int group)
 {
     const struct model_config *c = &s->loaded.cfg;
-    return (int64_t)model_page_bytes_of(c, s->o.tp, server_dtype(s)) * s->o.tp * c->n_layers;
+    int64_t layers = model_group_layers(c, group, c->n_layers);
+    return (int64_t)model_page_bytes_of(c, (int)s->o.tp, server_dtype(s)) * s->o.tp * layers;
+}
+
+int64_t server_kv_bytes(const struct server *s)
+{
+    int64_t bytes = 0;
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        bytes += s->size.pool[g].n_pages * page_bytes(s, g);
+    return bytes;
 }
 
 /* Sets *bytes to what keys and values of all ranks together may take: half of the machine's free memory after
@@ -69,7 +79,7 @@ static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct 
                          s->o.numerics, e);
     if (rc < 0)
         return rc;
-    int64_t kv = s->size.n_pages * server_page_bytes(s) / s->o.tp;
+    int64_t kv = server_kv_bytes(s) / s->o.tp;
     bytes[MEM_PARAMS] = (int64_t)resident_measure(&m, &reading);
     bytes[MEM_KV] = kv;
     bytes[MEM_WORK] = (int64_t)reading > kv ? (int64_t)reading - kv : 0;
@@ -107,11 +117,8 @@ out:
 /* The tokens of a context: --ctx, else the model's, else as many as the memory of w holds. */
 static int choose_context(struct server *s, struct kv_sizing *w, struct err *e)
 {
-    const int64_t max_pos = s->loaded.cfg.max_pos;
-    int64_t limit = (w->bytes ? w->bytes : w->free_bytes) / w->page_bytes * KV_PAGE;
+    const int64_t max_pos = s->loaded.cfg.max_pos, fits = kv_longest(w, max_pos);
 
-    if (limit >= kv_pages_most(max_pos, w->window, w->chunk) * KV_PAGE)
-        limit = max_pos;
     if (s->o.ctx > max_pos)
         return err_set(e, ERR_USAGE,
                        "--ctx %lld is longer than the model's %lld positions (max_position_embeddings)",
@@ -120,8 +127,7 @@ static int choose_context(struct server *s, struct kv_sizing *w, struct err *e)
     if (s->o.ctx)
         w->ctx = s->o.ctx;
     else
-        w->ctx = max_pos < limit || limit < KV_PAGE ? max_pos
-                                                    : limit; /* kv_count_pages() refuses the latter */
+        w->ctx = fits ? fits : max_pos; /* kv_count_pages() refuses the latter */
     if (!s->o.ctx && w->ctx < max_pos)
         log_line(&s->log,
                  "the context is %lld of the model's %lld tokens: more does not fit into the memory for keys "
@@ -139,22 +145,27 @@ static int decide_sizes(struct server *s, int64_t kv_bytes, struct err *e)
     struct kv_sizing w = { .max_seqs = s->o.max_batch,
                            .bytes = (s->o.kv_memory + replicas - 1) / replicas, /* 0 stays: not given */
                            .free_bytes = kv_bytes / replicas,
-                           .page_bytes = server_page_bytes(s),
-                           .window = model_window(c),
                            .chunk = s->o.prefill_chunk };
-    int rc = choose_context(s, &w, e);
+    int32_t n_pages[PAGE_GROUPS] = { 0 };
+    int rc;
 
+    for (int g = 0; g < PAGE_GROUPS; g++) {
+        w.group[g].page_bytes = page_bytes(s, g);
+        w.group[g].window = model_group_window(c, g);
+    }
+    rc = choose_context(s, &w, e);
     if (rc < 0)
         return rc;
 
     int64_t logit_rows = LOGITS_BYTES / (c->vocab * (int64_t)sizeof(float));
     logit_rows = logit_rows < 1 ? 1 : logit_rows;
-    s->size.window = w.window;
     s->size.max_seqs = (int)s->o.max_batch;
     s->size.chunk = s->o.prefill_chunk;
     s->size.prefix_cache = !s->o.prefix_cache; /* the option's index: on, off */
     s->size.max_wants = s->size.max_seqs + (logit_rows < s->size.chunk ? logit_rows : s->size.chunk);
-    rc = kv_count_pages(&w, &s->size.n_pages, e);
+    rc = kv_count_pages(&w, n_pages, e);
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        s->size.pool[g] = (struct kv_pool){ n_pages[g], w.group[g].window };
     return rc < 0 && replicas > 1 ? err_add(e, "each of %lld replicas", (long long)replicas) : rc;
 }
 

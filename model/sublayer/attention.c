@@ -62,7 +62,7 @@ static void shape(struct sublayer *s, const struct model *m, const struct branch
     a->scale = spec->scale;
     a->softcap = (float)c->attn_softcap;
     a->rope = spec->local_rope ? ROPE_LOCAL : ROPE_GLOBAL;
-    a->page_off = model_page_bytes(m) * (size_t)s->layer;
+    a->page = page_place(m, s->layer);
     a->of_heads = leaves_cut(leaves_of(c->n_heads * c->head_dim, g, first, each), one);
     a->of_kv = leaves_cut(kv_leaves(c, g, first, each), one);
     my_kv = tp > c->n_kv ? tp_rank / (tp / c->n_kv) * c->head_dim : kv_rows / tp * tp_rank;
@@ -114,19 +114,20 @@ static void carve_attention(const struct sublayer *s, const struct model *m, con
 static struct attn sequences(const struct pass *p, const struct sublayer *s)
 {
     const struct attention *a = &s->attention;
-    return (struct attn){ .n_heads = a->n_heads,
-                          .n_kv = a->n_kv,
-                          .head_dim = a->head_dim,
-                          .dt = p->m->dt,
-                          .scale = a->scale,
-                          .softcap = a->softcap,
-                          .window = a->window,
-                          .sink = weight_at(p, s->part[SINKS]),
-                          .rope_dim = (int)p->m->table.cfg.rope_dim,
-                          .by_head = is_by_head(s),
-                          .page_off = p->whole_pages ? a->page_off : 0,
-                          .n_seq = p->n_seq,
-                          .seq = p->seq };
+    struct attn x = {
+        .n_heads = a->n_heads,
+        .n_kv = a->n_kv,
+        .head_dim = a->head_dim,
+        .dt = p->m->dt,
+        .scale = a->scale,
+        .softcap = a->softcap,
+        .window = a->window,
+        .sink = weight_at(p, s->part[SINKS]),
+        .rope_dim = (int)p->m->table.cfg.rope_dim,
+        .by_head = is_by_head(s),
+    };
+    page_point(p, &a->page, &x);
+    return x;
 }
 
 static const struct rope_table *rope_of(const struct pass *p, const struct sublayer *s)

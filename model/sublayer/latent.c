@@ -82,7 +82,7 @@ static void shape(struct sublayer *s, const struct model *m, const struct branch
                           .kv_rank = c->latent.kv_rank,
                           .scale = spec->scale,
                           .window = spec->window,
-                          .page_off = model_page_bytes(m) * (size_t)s->layer };
+                          .page = page_place(m, s->layer) };
     a->of_heads = leaves_cut(leaves_of(q, g, first, each), m->fast || ALTERED("latent_leaves"));
     a->of_values = leaves_cut(leaves_of(values, g, first, each), m->fast || ALTERED("latent_leaves"));
     a->of_q_a = own_blocks(m, a->q_rank, tp_rank, &a->q_a_begin);
@@ -151,16 +151,17 @@ static void carve_latent(const struct sublayer *s, const struct model *m, const 
 static struct attn sequences(const struct pass *p, const struct sublayer *s)
 {
     const struct latent *a = &s->latent;
-    return (struct attn){ .n_heads = a->n_heads,
-                          .n_kv = 1,
-                          .head_dim = (int)key_dim(a),
-                          .v_dim = (int)a->kv_rank,
-                          .dt = p->m->dt,
-                          .scale = a->scale,
-                          .window = a->window,
-                          .page_off = p->whole_pages ? a->page_off : 0,
-                          .n_seq = p->n_seq,
-                          .seq = p->seq };
+    struct attn x = {
+        .n_heads = a->n_heads,
+        .n_kv = 1,
+        .head_dim = (int)key_dim(a),
+        .v_dim = (int)a->kv_rank,
+        .dt = p->m->dt,
+        .scale = a->scale,
+        .window = a->window,
+    };
+    page_point(p, &a->page, &x);
+    return x;
 }
 
 static void round_all(const struct pass *p, void *to, const float *from, int64_t n)

@@ -40,10 +40,12 @@ static int open_work(struct engine *en, struct model *m, struct err *e)
 static int open_planner(struct engine *en, struct model *m, struct err *e)
 {
     const struct engine_size *size = &en->in.size;
-    struct sched_limits lim = { size->max_seqs, size->chunk, size->max_wants, size->window };
+    struct sched_limits lim = {
+        size->max_seqs, size->chunk, size->max_wants, { size->pool[0], size->pool[1] }
+    };
     int rc;
     en->inbox = &en->in.router->replica[0].inbox;
-    TRY(sched_open(&en->sched, &lim, size->n_pages, e));
+    TRY(sched_open(&en->sched, &lim, e));
     if (size->prefix_cache)
         TRY(sched_open_prefix(&en->sched, ids_of, e));
     TRY(outputs_open(&en->outputs, m->dev, size->max_wants, m->vocab, e));
@@ -57,7 +59,10 @@ int engine_open(struct engine *en, const struct engine_setup *in, struct err *e)
     int rc;
     memset(en, 0, sizeof *en);
     en->in = *in;
-    TRY(kv_open(&en->kv, m->dev, in->size.n_pages, model_page_bytes(m) * (size_t)m->n_layers, e));
+    for (int g = 0; g < PAGE_GROUPS && in->size.pool[g].n_pages; g++) {
+        int64_t layers = model_group_layers(&m->table.cfg, g, m->n_layers);
+        TRY(kv_open(&en->kv[g], m->dev, in->size.pool[g].n_pages, model_page_bytes(m) * (size_t)layers, e));
+    }
     TRY(step_message_open(&en->message, in->size.max_seqs, e));
     TRY(open_work(en, m, e));
     if (in->router)
@@ -77,7 +82,8 @@ void engine_close(struct engine *en)
     sched_close(&en->sched);
     outputs_close(&en->outputs);
     step_message_close(&en->message);
-    kv_close(&en->kv);
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        kv_close(&en->kv[g]);
     dev_free(en->in.loaded->m.dev, en->work_memory);
     memset(en, 0, sizeof *en);
 }
@@ -221,12 +227,16 @@ static void update_metrics(struct engine *en)
 {
     struct metrics *m = en->in.sv->metrics;
     const struct sched *s = &en->sched;
-    int64_t held = s->pages.n_pages - pages_free(&s->pages);
+    int64_t usage = 0; /* of the fuller pool */
+    for (int g = 0; g < s->n_groups; g++) {
+        int64_t n = s->pages[g].n_pages, used = (n - pages_free(&s->pages[g])) * 1000000 / n;
+        usage = used > usage ? used : usage;
+    }
     metric_set(m, GAUGE_RUNNING, s->running.n);
     metric_set(m, GAUGE_WAITING, s->waiting.n);
-    metric_set(m, GAUGE_KV_CACHED, s->ids_of ? s->prefix.n_idle : 0);
-    metric_set(m, GAUGE_KV_PAGES, s->pages.n_pages);
-    metric_set(m, GAUGE_KV_USAGE_PPM, held * 1000000 / s->pages.n_pages);
+    metric_set(m, GAUGE_KV_CACHED, s->ids_of ? s->prefix.idle[0].n : 0);
+    metric_set(m, GAUGE_KV_PAGES, s->pages[0].n_pages);
+    metric_set(m, GAUGE_KV_USAGE_PPM, usage);
     metric_add(m, COUNT_PREEMPTED, s->n_preempted - en->n_preempted_reported);
     en->n_preempted_reported = s->n_preempted;
     metric_add(m, COUNT_PREFIX_LOOKED_UP, s->n_looked_up - en->n_looked_up_reported);
@@ -419,11 +429,12 @@ static int run_step(struct engine *en, struct err *e)
     struct batch b = { .n_rows = p->n_rows,
                        .ids = p->ids,
                        .n_seq = p->n_seq,
-                       .seq = p->seq,
+                       .seq = p->seq[0],
+                       .grouped = en->kv[1].base ? p->seq[1] : NULL,
                        .n_want = p->n_want,
                        .want = p->want };
     struct head_out head = { 0 };
-    int rc = step_message_map_pages(p, &en->kv, e);
+    int rc = step_message_map_pages(p, en->kv, e);
 
     if (rc < 0)
         return rc;

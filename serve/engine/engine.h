@@ -25,9 +25,8 @@ struct engine_size {
     int max_seqs;      /* sequences running at once */
     int64_t chunk;     /* prefill rows in a step */
     int64_t max_wants; /* rows with logits in a step: max_seqs at least, max_seqs + chunk at most */
-    int32_t n_pages;   /* key-value pages */
     int prefix_cache;  /* 1: pages are kept for prompts with the same beginning */
-    int64_t window;    /* positions, where all layers have a sliding window; 0: none */
+    struct kv_pool pool[PAGE_GROUPS];
 };
 /* Rows in a step at most. */
 static inline int64_t engine_max_rows(const struct engine_size *s) { return s->max_seqs + s->chunk; }
@@ -49,7 +48,7 @@ struct engine_setup {
 struct engine {
     struct engine_setup in;
     struct reload reload; /* other weights, read beside the present ones */
-    struct kv kv;
+    struct kv kv[PAGE_GROUPS];
     struct step_message message;
     struct forward_work work;
     void *work_memory; /* of work; device memory */

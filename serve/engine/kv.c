@@ -23,11 +23,14 @@ void page_list_close(struct page_list *l)
 
 void page_list_drop_cached(struct page_list *l)
 {
-    for (int32_t page; l->prefix && (page = prefix_evict(l->prefix)) >= 0;)
+    for (int32_t page; l->prefix && (page = prefix_evict(l->prefix, l->group)) >= 0;)
         l->free[l->n_free++] = page;
 }
 
-int32_t pages_free(const struct page_list *l) { return l->n_free + (l->prefix ? l->prefix->n_idle : 0); }
+int32_t pages_free(const struct page_list *l)
+{
+    return l->n_free + (l->prefix ? l->prefix->idle[l->group].n : 0);
+}
 
 int32_t page_acquire(struct page_list *l)
 {
@@ -35,15 +38,15 @@ int32_t page_acquire(struct page_list *l)
     if (l->n_free)
         page = l->free[--l->n_free];
     else if (l->prefix)
-        page = prefix_evict(l->prefix);
+        page = prefix_evict(l->prefix, l->group);
     if (page >= 0 && l->prefix)
-        prefix_acquire_new(l->prefix, page);
+        prefix_acquire_new(l->prefix, l->group, page);
     return page;
 }
 
 void page_release(struct page_list *l, int32_t page)
 {
-    if (!l->prefix || prefix_release(l->prefix, page))
+    if (!l->prefix || prefix_release(l->prefix, l->group, page))
         l->free[l->n_free++] = page;
 }
 
@@ -66,29 +69,80 @@ void kv_close(struct kv *kv)
     memset(kv, 0, sizeof *kv);
 }
 
-void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t pos, int64_t n_rows)
+void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t n_released, int64_t pos, int64_t n_rows)
 {
     for (int64_t i = kv_pages_for(pos); i < kv_pages_for(pos + n_rows); i++)
-        dev_fill(kv->dev, kv_page(kv, page[i]), 0, kv->page_bytes);
+        dev_fill(kv->dev, kv_page(kv, page[i - n_released]), 0, kv->page_bytes);
 }
 
-int kv_count_pages(const struct kv_sizing *w, int32_t *n_pages, struct err *e)
+/* ---- how many pages there are ---- */
+
+static int64_t limit_of(const struct kv_sizing *w) { return w->bytes ? w->bytes : w->free_bytes; }
+
+/* Bytes of a sequence of that many tokens, at most. */
+static int64_t sequence_bytes(const struct kv_sizing *w, int64_t tokens)
 {
-    int64_t one = kv_pages_most(w->ctx, w->window, w->chunk);
-    int64_t all = kv_pages_for(w->ctx) * w->max_seqs;
-    int64_t limit = w->bytes ? w->bytes : w->free_bytes;
-    int64_t fit = limit / w->page_bytes, n = fit < all ? fit : all;
+    int64_t bytes = 0;
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        bytes += kv_pages_most(tokens, w->group[g].window, w->chunk) * w->group[g].page_bytes;
+    return bytes;
+}
+
+int64_t kv_longest(const struct kv_sizing *w, int64_t max)
+{
+    int64_t fits = 0, above = kv_pages_for(max) + 1; /* pages */
+    while (above - fits > 1) {
+        int64_t half = fits + (above - fits) / 2;
+        if (sequence_bytes(w, half * KV_PAGE) <= limit_of(w))
+            fits = half;
+        else
+            above = half;
+    }
+    return fits * KV_PAGE < max ? fits * KV_PAGE : max;
+}
+
+/* Pages of group 1, where both groups together do not fit into the memory for max_seqs sequences. */
+static int64_t second_pool(const struct kv_sizing *w)
+{
+    int64_t limit = limit_of(w), page_bytes = w->group[1].page_bytes;
+    int64_t each = kv_pages_most(w->ctx, w->group[1].window, w->chunk);
+    int64_t most = (limit - kv_pages_for(w->ctx) * w->group[0].page_bytes) / page_bytes;
+    int64_t n = each * (limit / sequence_bytes(w, w->ctx)), eighth = limit / 8 / page_bytes;
+
+    n = n < eighth ? eighth : n;
+    n = n < each * w->max_seqs ? n : each * w->max_seqs;
+    return n < most ? n : most;
+}
+
+/* Pages of both groups, when one sequence fits. */
+static void share_memory(const struct kv_sizing *w, int64_t n[PAGE_GROUPS])
+{
+    int64_t all = kv_pages_for(w->ctx) * w->max_seqs, left = limit_of(w);
+    n[1] = 0;
+    if (w->group[1].page_bytes) {
+        n[1] = kv_pages_most(w->ctx, w->group[1].window, w->chunk) * w->max_seqs;
+        if (all * w->group[0].page_bytes + n[1] * w->group[1].page_bytes > left)
+            n[1] = second_pool(w);
+        left -= n[1] * w->group[1].page_bytes;
+    }
+    n[0] = left / w->group[0].page_bytes < all ? left / w->group[0].page_bytes : all;
+}
+
+int kv_count_pages(const struct kv_sizing *w, int32_t n_pages[PAGE_GROUPS], struct err *e)
+{
+    int64_t limit = limit_of(w), one = sequence_bytes(w, w->ctx), n[PAGE_GROUPS];
 
     if (limit <= 0)
         return err_set(e, ERR_MEMORY,
                        "the weights leave no memory for keys and values: use --dtype bf16, more GPUs or "
                        "machines (--tp), or give --kv-memory");
-    if (n < one)
+    if (limit < one)
         return err_set(e, ERR_MEMORY,
                        "one sequence of %lld tokens needs %lld bytes of keys and values, %s %lld: %s",
-                       (long long)w->ctx, (long long)(one * w->page_bytes),
-                       w->bytes ? "--kv-memory is" : "free are", (long long)limit,
-                       w->bytes ? "raise it or lower --ctx" : "lower --ctx");
-    *n_pages = (int32_t)(n < INT32_MAX / 2 ? n : INT32_MAX / 2);
+                       (long long)w->ctx, (long long)one, w->bytes ? "--kv-memory is" : "free are",
+                       (long long)limit, w->bytes ? "raise it or lower --ctx" : "lower --ctx");
+    share_memory(w, n);
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        n_pages[g] = (int32_t)(n[g] < INT32_MAX / 2 ? n[g] : INT32_MAX / 2);
     return 0;
 }

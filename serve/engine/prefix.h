@@ -8,12 +8,17 @@
  * the same salt.
  *
  * A page that no sequence holds stays until its memory is needed; the one that was released first is evicted
- * first. A sequence releases its last page first, so that beginnings outlive what came after them. */
+ * first. A sequence releases its last page first, so that beginnings outlive what came after them.
+ *
+ * Two page groups (model/config.h): a cached page of group 0 knows the page of group 1 with the same
+ * positions. The latter may be evicted alone: a beginning is found as far as its pages of group 0 are there,
+ * and behind its end those of group 1 that the next row sees. */
 #ifndef SHARDLINE_SERVE_ENGINE_PREFIX_H
 #define SHARDLINE_SERVE_ENGINE_PREFIX_H
 
 #include <stdint.h>
 #include "base/err.h"
+#include "model/config.h"
 
 #define PREFIX_PAGE 64 /* tokens */
 struct prefix_page {
@@ -21,33 +26,58 @@ struct prefix_page {
     uint64_t parent; /* serial of the page before; 0: it is the first of a sequence */
     char *salt;      /* of a first page, or NULL */
     int32_t ids[PREFIX_PAGE];
-    int32_t refs;                    /* sequences that hold it */
-    int32_t hash_next, older, newer; /* -1: none; older and newer: of pages that no sequence holds */
+    int32_t hash_next; /* -1: none */
+    int32_t grouped;   /* the page of group 1 with the same positions; -1: it is not in the cache */
+};
+/* A page of either group. */
+struct prefix_hold {
+    int32_t refs;         /* sequences that hold it */
+    int32_t older, newer; /* of pages that no sequence holds; -1: none */
+};
+/* Pages of a group that no sequence holds, in the order of their release. */
+struct prefix_idle {
+    int32_t n, oldest, newest;
 };
 struct prefix {
-    struct prefix_page *page; /* [n_pages] */
+    struct prefix_page *page; /* [n_pages[0]] */
     int32_t *bucket;          /* [n_buckets] first page of the hash chain, or -1 */
-    int32_t n_pages, n_buckets;
-    int32_t n_idle, oldest, newest; /* cached pages that no sequence holds, in the order of their release */
-    uint64_t serials;               /* assigned so far */
+    int32_t
+        *beside; /* [n_pages[1]] the cached page of group 0 that names this one; -1: it is not in the cache
+                      */
+    struct prefix_hold *hold[PAGE_GROUPS]; /* [n_pages] */
+    struct prefix_idle idle[PAGE_GROUPS];
+    int32_t n_pages[PAGE_GROUPS], n_buckets;
+    uint64_t serials; /* assigned so far */
 };
 
-/* An empty cache for a pool of n_pages pages; ERR_MEMORY. prefix_close() is safe on zeroes. */
-int prefix_open(struct prefix *p, int32_t n_pages, struct err *e);
+/* An empty cache for pools of n_pages pages (0: there is no such group); ERR_MEMORY. prefix_close() is safe
+ * on zeroes. */
+int prefix_open(struct prefix *p, const int32_t n_pages[PAGE_GROUPS], struct err *e);
 void prefix_close(struct prefix *p);
 /* The longest known beginning of ids, at most max pages. Returns how many; their numbers go to page[], and
- * the caller holds them. *chain: what prefix_add() needs for the page after them. */
-int64_t prefix_match(struct prefix *p, const char *salt, const int32_t *ids, int64_t max, int32_t *page,
-                     uint64_t *chain);
+ * the caller holds them. */
+int64_t prefix_match(struct prefix *p, const char *salt, const int32_t *ids, int64_t max, int32_t *page);
+/* Of a beginning of n pages of group 0: how many of them can be used, because the pages of group 1 that a row
+ * behind them sees, within `window` positions, are in the cache. Those go to grouped[], and the caller holds
+ * them; the ones before them are -1. *first: how many those are. */
+int64_t prefix_match_grouped(struct prefix *p, const int32_t *page, int64_t n, int64_t window,
+                             int32_t *grouped, int64_t *first);
 /* A sequence holds a page that is not in the cache. */
-void prefix_acquire_new(struct prefix *p, int32_t page);
+void prefix_acquire_new(struct prefix *p, int group, int32_t page);
 /* One holder less. 1: the page is free now; 0: others hold it, or it stays in the cache. */
-int prefix_release(struct prefix *p, int32_t page);
+int prefix_release(struct prefix *p, int group, int32_t page);
 /* Takes the page out of the cache that was released first; returns it, or -1: none is idle. */
-int32_t prefix_evict(struct prefix *p);
-/* Puts a held page into the cache, full of the tokens ids, computed after the page `chain` (0: it is the
- * first). Returns its chain: that of an equal page when there is one already; 0 when there was no memory for
- * the salt. */
-uint64_t prefix_add(struct prefix *p, int32_t page, uint64_t chain, const char *salt, const int32_t *ids);
+int32_t prefix_evict(struct prefix *p, int group);
+/* Puts a held page of group 0 into the cache, full of the tokens ids, computed after the page of serial
+ * `chain` (0: it is the first). Returns it, or an equal page that is there already; -1: no memory for the
+ * salt. */
+int32_t prefix_add(struct prefix *p, int32_t page, uint64_t chain, const char *salt, const int32_t *ids);
+/* Puts a held page of group 1 beside `page`, a cached page of group 0, unless there is one already. */
+void prefix_add_grouped(struct prefix *p, int32_t page, int32_t grouped);
+/* The first page of a sequence that a row at position pos sees through a window (0: all positions). */
+static inline int64_t prefix_first_seen(int64_t pos, int64_t window)
+{
+    return window > 0 && pos >= window ? (pos - window + 1) / PREFIX_PAGE : 0;
+}
 
 #endif

@@ -35,31 +35,51 @@ static void list_insert(struct seq_list *l, struct seq *q)
 
 /* ---- open and close ---- */
 
-int sched_open(struct sched *s, const struct sched_limits *lim, int32_t n_pages, struct err *e)
+int sched_open(struct sched *s, const struct sched_limits *lim, struct err *e)
 {
+    int rc = 0;
+
     memset(s, 0, sizeof *s);
     s->lim = *lim;
     s->item = calloc((size_t)lim->max_seqs, sizeof *s->item);
     if (!s->item)
         return err_set(e, ERR_MEMORY, "no memory for %d sequences: lower --max-batch", lim->max_seqs);
-    return page_list_open(&s->pages, n_pages, e);
+    for (int g = 0; g < PAGE_GROUPS && lim->pool[g].n_pages && rc >= 0; g++) {
+        rc = page_list_open(&s->pages[g], lim->pool[g].n_pages, e);
+        s->pages[g].group = g;
+        s->n_groups = g + 1;
+    }
+    return rc;
 }
 
 int sched_open_prefix(struct sched *s, const int32_t *(*ids_of)(const struct seq *q), struct err *e)
 {
-    int rc = prefix_open(&s->prefix, s->pages.n_pages, e);
+    const int32_t n_pages[PAGE_GROUPS] = { s->pages[0].n_pages, s->pages[1].n_pages };
+    int rc = prefix_open(&s->prefix, n_pages, e);
     if (rc < 0)
         return rc;
     s->ids_of = ids_of;
-    s->pages.prefix = &s->prefix;
+    for (int g = 0; g < s->n_groups; g++)
+        s->pages[g].prefix = &s->prefix;
     return 0;
+}
+
+/* Releases the pages of a group behind the first n. */
+static void release_behind_first(struct sched *s, struct seq *q, int g, int64_t n)
+{
+    struct seq_pages *in = &q->in[g];
+    for (; in->n_pages > n; in->n_pages--)
+        if (in->page[in->n_pages - 1] >= 0)
+            page_release(&s->pages[g], in->page[in->n_pages - 1]);
 }
 
 static void release_pages(struct sched *s, struct seq *q)
 {
-    while (q->n_pages > q->n_released)
-        page_release(&s->pages, q->page[--q->n_pages]);
-    q->n_pages = q->n_released = q->n_kv = q->n_chained = 0;
+    for (int g = 0; g < s->n_groups; g++) {
+        release_behind_first(s, q, g, 0);
+        q->in[g].n_released = 0;
+    }
+    q->n_kv = q->n_chained = 0;
     q->chain = 0;
 }
 
@@ -68,7 +88,8 @@ void sched_close(struct sched *s)
     for (struct seq_list *l = &s->waiting; l; l = l == &s->waiting ? &s->running : NULL)
         while (l->first)
             sched_remove(s, l->first);
-    page_list_close(&s->pages);
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        page_list_close(&s->pages[g]);
     prefix_close(&s->prefix);
     free(s->item);
     memset(s, 0, sizeof *s);
@@ -86,9 +107,10 @@ void sched_remove(struct sched *s, struct seq *q)
 {
     list_remove(q->running ? &s->running : &s->waiting, q);
     release_pages(s, q);
-    free(q->page);
-    q->page = NULL;
-    q->cap_pages = 0;
+    for (int g = 0; g < s->n_groups; g++) {
+        free(q->in[g].page);
+        q->in[g] = (struct seq_pages){ 0 };
+    }
     q->running = 0;
 }
 
@@ -104,61 +126,77 @@ static void preempt(struct sched *s, struct seq *q)
     s->n_preempted++;
 }
 
-/* Releases the pages that no later row can see: those behind the window. */
+/* Releases the pages that no later row can see: those behind the window of a group. */
 static void release_behind(struct sched *s, struct seq *q)
 {
-    int64_t first = s->lim.window > 0 && q->n_kv >= s->lim.window ? (q->n_kv - s->lim.window + 1) / KV_PAGE
-                                                                  : 0;
-    for (; q->n_released < first && q->n_released < q->n_pages; q->n_released++) {
-        page_release(&s->pages, q->page[q->n_released]);
-        q->page[q->n_released] = -1;
+    for (int g = 0; g < s->n_groups; g++) {
+        struct seq_pages *in = &q->in[g];
+        int64_t first = prefix_first_seen(q->n_kv, s->lim.pool[g].window);
+        for (; in->n_released < first && in->n_released < in->n_pages; in->n_released++) {
+            page_release(&s->pages[g], in->page[in->n_released]);
+            in->page[in->n_released] = -1;
+        }
     }
 }
 
-/* Pages that q holds at most until its tokens are computed. */
-static int64_t most_pages(const struct sched *s, const struct seq *q)
+/* Pages of a group that q will still acquire for the tokens it has. */
+static int64_t pages_to_come(const struct sched *s, const struct seq *q, int g)
 {
-    return kv_pages_most(q->n_ids, s->lim.window, s->lim.chunk);
+    int64_t most = kv_pages_most(q->n_ids, s->lim.pool[g].window, s->lim.chunk);
+    int64_t held = q->in[g].n_pages - q->in[g].n_released;
+    return most > held ? most - held : 0;
 }
 
-/* Makes q->page large enough for n pages. */
-static int reserve_page_list(struct seq *q, int64_t n, struct err *e)
+/* Makes the lists of a sequence's pages large enough for n pages. */
+static int reserve_page_lists(const struct sched *s, struct seq *q, int64_t n, struct err *e)
 {
-    if (n <= q->cap_pages)
-        return 0;
-    int64_t cap = n + n / 2 + 4;
-    int32_t *p = realloc(q->page, sizeof *p * (size_t)cap);
-    if (!p)
-        return err_set(e, ERR_MEMORY, "no memory for a list of %lld pages", (long long)cap);
-    q->page = p;
-    q->cap_pages = cap;
+    for (int g = 0; g < s->n_groups; g++) {
+        struct seq_pages *in = &q->in[g];
+        if (n <= in->cap_pages)
+            continue;
+        int64_t cap = n + n / 2 + 4;
+        int32_t *p = realloc(in->page, sizeof *p * (size_t)cap);
+        if (!p)
+            return err_set(e, ERR_MEMORY, "no memory for a list of %lld pages", (long long)cap);
+        in->page = p;
+        in->cap_pages = cap;
+    }
     return 0;
 }
 
-/* Acquires pages for positions 0 .. upto - 1 of q; when none is free, preempts later sequences that are not
- * in this step. Returns the positions that q has pages for (upto, or less). */
+/* Preempts the last running sequence, if it comes after q and is not in this step. 0: there is none. */
+static int preempt_later(struct sched *s, const struct seq *q)
+{
+    struct seq *victim = s->running.last;
+    while (victim && victim->step_rows)
+        victim = victim->prev;
+    if (!victim || !comes_after(victim, q))
+        return 0;
+    preempt(s, victim);
+    return 1;
+}
+
+/* Acquires pages of every group for positions 0 .. upto - 1 of q; when none is free, preempts later sequences
+ * that are not in this step. Returns the positions that q has pages for (upto, or less). */
 static int64_t acquire_pages(struct sched *s, struct seq *q, int64_t upto, struct err *e)
 {
-    int rc = reserve_page_list(q, kv_pages_for(upto), e);
+    int64_t have = upto, need = kv_pages_for(upto);
+    int rc = reserve_page_lists(s, q, need, e);
 
     if (rc < 0)
         return rc;
-    while (q->n_pages < kv_pages_for(upto)) {
-        int32_t page = page_acquire(&s->pages);
-        if (page >= 0) {
-            q->page[q->n_pages++] = page;
-            continue;
+    for (int g = 0; g < s->n_groups; g++) {
+        struct seq_pages *in = &q->in[g];
+        while (in->n_pages < need) {
+            int32_t page = page_acquire(&s->pages[g]);
+            if (page >= 0)
+                in->page[in->n_pages++] = page;
+            else if (!preempt_later(s, q))
+                break;
         }
-        struct seq *victim = s->running.last;
-        while (victim && victim->step_rows)
-            victim = victim->prev;
-        if (!victim || !comes_after(victim, q))
-            break;
-        preempt(s, victim);
+        have = in->n_pages * KV_PAGE < have ? in->n_pages * KV_PAGE : have;
     }
-
-    int64_t have = q->n_pages * KV_PAGE;
-    return have < upto ? have : upto;
+    return have;
 }
 
 /* ---- planning a step ---- */
@@ -228,28 +266,45 @@ static int add_prefill_rows(struct sched *s, struct budget *b, struct err *e)
 }
 
 /* Pages that running sequences will still acquire for the tokens they have. */
-static int64_t promised_pages(const struct sched *s)
+static void promised_pages(const struct sched *s, int64_t promised[PAGE_GROUPS])
 {
-    int64_t n = 0;
-    for (const struct seq *q = s->running.first; q; q = q->next) {
-        int64_t need = most_pages(s, q) - (q->n_pages - q->n_released);
-        n += need > 0 ? need : 0;
+    for (int g = 0; g < s->n_groups; g++) {
+        promised[g] = 0;
+        for (const struct seq *q = s->running.first; q; q = q->next)
+            promised[g] += pages_to_come(s, q, g);
     }
-    return n;
+}
+
+/* Do the free pages hold q beside what is promised? */
+static int fits_beside(const struct sched *s, const struct seq *q, const int64_t promised[PAGE_GROUPS])
+{
+    for (int g = 0; g < s->n_groups; g++)
+        if (promised[g] + pages_to_come(s, q, g) > pages_free(&s->pages[g]))
+            return 0;
+    return 1;
 }
 
 /* Gives q the cached pages of its beginning. Rows that want logits are computed all the same, and one row
  * always is. */
 static int look_up(struct sched *s, struct seq *q, struct err *e)
 {
-    int64_t most = q->n_ids - 1 < q->first_want ? q->n_ids - 1 : q->first_want, max = most / KV_PAGE;
+    int64_t most = q->n_ids - 1 < q->first_want ? q->n_ids - 1 : q->first_want, max = most / KV_PAGE, n;
+    struct seq_pages *all = &q->in[0], *grouped = &q->in[1];
     if (!s->ids_of)
         return 0;
-    int rc = reserve_page_list(q, max, e);
+    int rc = reserve_page_lists(s, q, max, e);
     if (rc < 0)
         return rc;
-    q->n_pages = q->n_chained = prefix_match(&s->prefix, q->salt, s->ids_of(q), max, q->page, &q->chain);
-    q->n_kv = q->n_pages * KV_PAGE;
+
+    n = all->n_pages = prefix_match(&s->prefix, q->salt, s->ids_of(q), max, all->page);
+    if (s->n_groups > 1) {
+        n = grouped->n_pages = prefix_match_grouped(&s->prefix, all->page, n, s->lim.pool[1].window,
+                                                    grouped->page, &grouped->n_released);
+        release_behind_first(s, q, 0, n);
+    }
+    q->n_chained = n;
+    q->chain = n ? s->prefix.page[all->page[n - 1]].serial : 0;
+    q->n_kv = n * KV_PAGE;
     release_behind(s, q);
     return 0;
 }
@@ -268,16 +323,15 @@ static void count_found(struct sched *s, struct seq *q)
 /* Moves sequences from the queue to the running ones as long as they fit. */
 static int admit(struct sched *s, struct err *e)
 {
-    int64_t promised = promised_pages(s);
+    int64_t promised[PAGE_GROUPS];
 
+    promised_pages(s, promised);
     while (s->waiting.n && s->running.n < s->lim.max_seqs) {
         struct seq *q = s->waiting.first;
         int rc = look_up(s, q, e);
-        int64_t need = most_pages(s, q) - (q->n_pages - q->n_released);
-        need = need > 0 ? need : 0;
         if (rc < 0)
             return rc;
-        if (s->running.n && promised + need > pages_free(&s->pages)) {
+        if (s->running.n && !fits_beside(s, q, promised)) {
             release_pages(s, q);
             return 0;
         }
@@ -285,7 +339,8 @@ static int admit(struct sched *s, struct err *e)
         list_remove(&s->waiting, q);
         q->running = 1;
         list_insert(&s->running, q);
-        promised += need;
+        for (int g = 0; g < s->n_groups; g++)
+            promised[g] += pages_to_come(s, q, g);
     }
 
     return 0;
@@ -296,13 +351,14 @@ static int admit(struct sched *s, struct err *e)
 static int make_way(struct sched *s, struct err *e)
 {
     struct seq *q = s->waiting.first;
+    int64_t promised[PAGE_GROUPS];
+
     while (q && s->running.n && s->running.last->priority > q->priority) {
         int rc = look_up(s, q, e);
         if (rc < 0)
             return rc;
-        int fits = s->running.n < s->lim.max_seqs &&
-                   promised_pages(s) + most_pages(s, q) - (q->n_pages - q->n_released) <=
-                       pages_free(&s->pages);
+        promised_pages(s, promised);
+        int fits = s->running.n < s->lim.max_seqs && fits_beside(s, q, promised);
         release_pages(s, q);
         if (fits)
             break;
@@ -333,13 +389,16 @@ int sched_next_step(struct sched *s, struct err *e)
 /* Puts pages that are full now into the prefix cache. */
 static void share_pages(struct sched *s, struct seq *q)
 {
-    for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv && q->n_chained >= q->n_released;
+    struct prefix *p = &s->prefix;
+    for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv && q->n_chained >= q->in[0].n_released;
          q->n_chained++) {
-        uint64_t chain = prefix_add(&s->prefix, q->page[q->n_chained], q->chain, q->salt,
-                                    s->ids_of(q) + q->n_chained * KV_PAGE);
-        if (!chain) /* no memory: this sequence is not shared */
+        int64_t i = q->n_chained;
+        int32_t page = prefix_add(p, q->in[0].page[i], q->chain, q->salt, s->ids_of(q) + i * KV_PAGE);
+        if (page < 0) /* no memory: this sequence is not shared */
             return;
-        q->chain = chain;
+        if (s->n_groups > 1 && i >= q->in[1].n_released)
+            prefix_add_grouped(p, page, q->in[1].page[i]);
+        q->chain = p->page[page].serial;
     }
 }
 
@@ -359,5 +418,6 @@ void sched_requeue_all(struct sched *s)
 {
     while (s->running.last)
         preempt(s, s->running.last);
-    page_list_drop_cached(&s->pages);
+    for (int g = 0; g < s->n_groups; g++)
+        page_list_drop_cached(&s->pages[g]);
 }

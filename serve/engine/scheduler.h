@@ -22,6 +22,12 @@
 #include "base/err.h"
 #include "serve/engine/kv.h"
 
+/* A sequence's pages of one page group. */
+struct seq_pages {
+    int32_t *page; /* [n_pages] page numbers in the order of positions; -1: behind the window, and released */
+    int64_t n_pages, cap_pages;
+    int64_t n_released; /* how many of them are -1, the first ones */
+};
 struct seq {
     /* set by the owner: */
     int64_t n_ids;      /* tokens to run through the model; grows by one with every sampled token */
@@ -31,10 +37,8 @@ struct seq {
     void *owner;
 
     /* the scheduler's: */
-    int64_t n_kv;  /* tokens whose keys and values are in the pages */
-    int32_t *page; /* [n_pages] page numbers in the order of positions; -1: behind the window, and released */
-    int64_t n_pages, cap_pages;
-    int64_t n_released; /* how many of them are -1, the first ones */
+    int64_t n_kv; /* tokens whose keys and values are in the pages */
+    struct seq_pages in[PAGE_GROUPS];
     uint64_t arrival;
     int64_t step_rows; /* in the step that is being planned */
     int running;
@@ -53,9 +57,7 @@ struct sched_limits {
     int max_seqs;      /* running at once */
     int64_t chunk;     /* prefill rows in a step */
     int64_t max_wants; /* rows with logits in a step; at least max_seqs */
-    int64_t
-        window; /* > 0: in every layer a row sees that many positions, its own included: pages behind it are
-                        * released */
+    struct kv_pool pool[PAGE_GROUPS];
 };
 /* Rows [pos, pos + n_rows) of seq; those from pos + skip_want on want logits. */
 struct sched_item {
@@ -64,7 +66,8 @@ struct sched_item {
 };
 struct sched {
     struct sched_limits lim;
-    struct page_list pages;
+    int n_groups;
+    struct page_list pages[PAGE_GROUPS];
     struct seq_list waiting, running;
     uint64_t arrivals;
     struct prefix prefix;                          /* with ids_of */
@@ -75,8 +78,8 @@ struct sched {
     int n_items;
 };
 
-/* An empty scheduler over n_pages pages; ERR_MEMORY. */
-int sched_open(struct sched *s, const struct sched_limits *lim, int32_t n_pages, struct err *e);
+/* An empty scheduler over the pages of lim->pool; ERR_MEMORY. */
+int sched_open(struct sched *s, const struct sched_limits *lim, struct err *e);
 /* After sched_open(): prompts are looked up in a prefix cache from now on; ERR_MEMORY. */
 int sched_open_prefix(struct sched *s, const int32_t *(*ids_of)(const struct seq *q), struct err *e);
 /* Frees it, and the pages of sequences that are still there; not the sequences, which are the owner's. Safe

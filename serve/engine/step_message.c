@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_HEAD = 8, W_EACH = 3 };
+enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_HEAD = 8 };
+/* of a sequence; pages of group g in the message begin behind the S_RELEASED + g released ones */
+enum { S_POS, S_ROWS, S_RELEASED, W_EACH = S_RELEASED + PAGE_GROUPS };
 
 /* Makes p->word large enough for that many words; its contents stay. */
 static int reserve(struct step_message *p, int64_t words, struct err *e)
@@ -24,8 +26,9 @@ int step_message_open(struct step_message *p, int max_seqs, struct err *e)
 {
     memset(p, 0, sizeof *p);
     p->max_seqs = max_seqs;
-    p->seq = calloc((size_t)max_seqs, sizeof *p->seq);
-    if (!p->seq)
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        p->seq[g] = calloc((size_t)max_seqs, sizeof *p->seq[g]);
+    if (!p->seq[0] || !p->seq[1])
         return err_set(e, ERR_MEMORY, "no memory for step messages: lower --max-batch or --kv-memory");
     return reserve(p, STEP_MESSAGE_INLINE, e);
 }
@@ -34,7 +37,8 @@ void step_message_close(struct step_message *p)
 {
     free(p->word);
     free(p->page);
-    free(p->seq);
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        free(p->seq[g]);
     memset(p, 0, sizeof *p);
 }
 
@@ -61,9 +65,23 @@ static int64_t words_of(const struct sched *s, int n)
     int64_t words = W_HEAD + (int64_t)W_EACH * n;
     for (int i = 0; i < n; i++) {
         const struct sched_item *it = &s->item[i];
-        words += kv_pages_for(it->pos + it->n_rows) + it->n_rows + (it->n_rows - it->skip_want);
+        for (int g = 0; g < s->n_groups; g++)
+            words += kv_pages_for(it->pos + it->n_rows) - it->seq->in[g].n_released;
+        words += it->n_rows + (it->n_rows - it->skip_want);
     }
     return words;
+}
+
+/* The page numbers of a group behind the released ones, to *to. Returns how many. */
+static int32_t copy_pages(const struct sched_item *it, int group, int32_t *head, int32_t *to, int exists)
+{
+    const struct seq_pages *in = &it->seq->in[group];
+    int64_t pages = exists ? kv_pages_for(it->pos + it->n_rows) : 0;
+    head[S_RELEASED + group] = (int32_t)(exists ? in->n_released : 0);
+    pages -= head[S_RELEASED + group];
+    if (pages)
+        memcpy(to, in->page + in->n_released, sizeof *to * (size_t)pages);
+    return (int32_t)pages;
 }
 
 int step_message_make(struct step_message *p, enum step_op op, const struct sched *s,
@@ -83,12 +101,10 @@ int step_message_make(struct step_message *p, enum step_op op, const struct sche
     for (int i = 0; i < n; i++) {
         const struct sched_item *it = &s->item[i];
         int32_t *head = w + W_HEAD + W_EACH * i;
-        int64_t pages = kv_pages_for(it->pos + it->n_rows);
-        head[0] = (int32_t)it->pos;
-        head[1] = (int32_t)it->n_rows;
-        head[2] = (int32_t)pages;
-        memcpy(page + w[W_PAGES], it->seq->page, sizeof *page * (size_t)pages);
-        w[W_PAGES] += (int32_t)pages;
+        head[S_POS] = (int32_t)it->pos;
+        head[S_ROWS] = (int32_t)it->n_rows;
+        for (int g = 0; g < PAGE_GROUPS; g++)
+            w[W_PAGES] += copy_pages(it, g, head, page + w[W_PAGES], g < s->n_groups);
         w[W_ROWS] += (int32_t)it->n_rows;
         w[W_WANT] += (int32_t)(it->n_rows - it->skip_want);
     }
@@ -133,27 +149,47 @@ int step_message_broadcast(struct step_message *p, struct comm *c, struct err *e
     return 0;
 }
 
-int step_message_map_pages(struct step_message *p, const struct kv *kv, struct err *e)
+/* Makes p->page large enough for the pages of all sequences in all groups. */
+static int reserve_addresses(struct step_message *p, int n_groups, struct err *e)
 {
-    const int32_t *page = pages_of(p);
-    int64_t row = 0, n = p->word[W_PAGES];
+    int64_t n = 0;
+    for (int i = 0; i < p->n_seq; i++) {
+        const int32_t *head = p->word + W_HEAD + W_EACH * i;
+        n += n_groups * kv_pages_for(head[S_POS] + head[S_ROWS]);
+    }
     char **at = n > p->cap_pages ? realloc(p->page, sizeof *at * (size_t)(n + n / 2)) : p->page;
-
     if (n && !at)
         return err_set(e, ERR_MEMORY, "no memory for the %lld pages of a step: lower --max-batch",
                        (long long)n);
     p->cap_pages = n > p->cap_pages ? n + n / 2 : p->cap_pages;
     p->page = at;
+    return 0;
+}
+
+int step_message_map_pages(struct step_message *p, const struct kv kv[PAGE_GROUPS], struct err *e)
+{
+    const int32_t *page = pages_of(p);
+    int64_t row = 0;
+    int n_groups = kv[1].base ? 2 : 1, rc = reserve_addresses(p, n_groups, e);
+    char **at = p->page;
+
+    if (rc < 0)
+        return rc;
     for (int i = 0; i < p->n_seq; i++) {
         const int32_t *head = p->word + W_HEAD + W_EACH * i;
-        int64_t pages = head[2];
-        kv_clear_new(kv, page, head[0], head[1]);
-        for (int64_t j = 0; j < pages; j++)
-            at[j] = page[j] < 0 ? NULL : kv_page(kv, page[j]);
-        p->seq[i] = (struct attn_seq){ .row = row, .n_rows = head[1], .pos = head[0], .page = at };
-        row += head[1];
-        page += pages;
-        at += pages;
+        int64_t pages = kv_pages_for(head[S_POS] + head[S_ROWS]);
+        for (int g = 0; g < n_groups; g++) {
+            int64_t released = head[S_RELEASED + g];
+            kv_clear_new(&kv[g], page, released, head[S_POS], head[S_ROWS]);
+            for (int64_t j = 0; j < pages; j++)
+                at[j] = j < released ? NULL : kv_page(&kv[g], page[j - released]);
+            p->seq[g][i] = (struct attn_seq){
+                .row = row, .n_rows = head[S_ROWS], .pos = head[S_POS], .page = at
+            };
+            page += pages - released;
+            at += pages;
+        }
+        row += head[S_ROWS];
     }
 
     return 0;

@@ -5,8 +5,11 @@
  * disagree about a sequence. One broadcast of STEP_MESSAGE_INLINE words, which holds a step of decoding; a
  * second one for what is longer. In words of 4 bytes:
  *
- *     [ op | words | n_seq | n_rows | n_want | n_pages | 0 0 ] [ n_seq x (pos, rows, pages) ]
- *     [ page numbers ] [ ids ] [ want ] */
+ *     [ op | words | n_seq | n_rows | n_want | n_pages | 0 0 ] [ n_seq x (pos, rows, released x 2) ]
+ *     [ page numbers ] [ ids ] [ want ]
+ *
+ * A sequence's page numbers are those of group 0, then those of group 1, each behind the ones that are
+ * released. */
 #ifndef SHARDLINE_SERVE_ENGINE_STEP_MESSAGE_H
 #define SHARDLINE_SERVE_ENGINE_STEP_MESSAGE_H
 
@@ -32,8 +35,8 @@ struct step_message {
     int64_t cap,
         cap_pages; /* capacity of word and page; they grow: sequences that share a page each name it */
     int max_seqs;
-    char **page;          /* [all pages in the message]: their addresses on this rank; NULL behind a window */
-    struct attn_seq *seq; /* [max_seqs], set by step_message_map_pages() */
+    char **page; /* [all pages of the sequences]: their addresses on this rank; NULL behind a window */
+    struct attn_seq *seq[PAGE_GROUPS]; /* [max_seqs], set by step_message_map_pages() */
 
     /* of the message that was made or received; ids and want point into word: */
     enum step_op op;
@@ -57,8 +60,8 @@ static inline const char *step_message_text(const struct step_message *p) { retu
 /* Rank 0 sends the message, the other ranks receive it. ERR_MEMORY, or an error of the transport. Collective
  * over c. */
 int step_message_broadcast(struct step_message *p, struct comm *c, struct err *e);
-/* Finds the pages on this rank: fills p->seq, and zeroes pages that a sequence enters in this step.
- * ERR_MEMORY. Every rank, not collective. */
-int step_message_map_pages(struct step_message *p, const struct kv *kv, struct err *e);
+/* Finds the pages on this rank, kv: of every group. Fills p->seq, and zeroes pages that a sequence enters in
+ * this step. ERR_MEMORY. Every rank, not collective. */
+int step_message_map_pages(struct step_message *p, const struct kv kv[PAGE_GROUPS], struct err *e);
 
 #endif

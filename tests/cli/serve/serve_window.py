@@ -1,14 +1,21 @@
-"""serve_window.py CHECKPOINT EVAL.jsonl - sequences of 1,100 tokens through a window of 150, in pools that hold fewer tokens: the trainer's bits."""
+"""serve_window.py CHECKPOINT EVAL.jsonl LAYERS - sequences of 1,100 tokens through a window of 150, in pools that hold fewer tokens: the trainer's bits.
+LAYERS: how many of the three have no window."""
 import json
 import sys
 from serve_server import Server, bits, claim, finish, together
 
-checkpoint, eval_file = sys.argv[1:3]
+checkpoint, eval_file, whole = sys.argv[1], sys.argv[2], int(sys.argv[3])
 windows = [json.loads(line) for line in open(eval_file)]
-PAGE = 3 * 2 * 2 * 64 * 8 * 4        # layers, kv heads, keys and values, positions, head_dim, fp32
+LAYER = 2 * 2 * 64 * 8 * 4        # of a page: kv heads, keys and values, positions, head_dim, fp32
+
+
+def pool(window_pages, ctx):
+    return "--ctx", ctx, "--kv-memory", ((3 - whole) * window_pages + whole * ctx // 64) * LAYER
+
+
 want = None
-for name, args in (("all pages", ()), ("6 pages, chunks of 64", ("--prefill-chunk", 64, "--kv-memory", 6 * PAGE, "--ctx", 2048, "--verbose")),
-                   ("9 pages, chunks of 200, no cache, tp 2", ("--tp", 2, "--prefill-chunk", 200, "--kv-memory", 9 * PAGE, "--prefix-cache", "off"))):
+for name, args in (("all pages", ()), ("6 pages, chunks of 64", ("--prefill-chunk", 64, *pool(6, 2048), "--verbose")),
+                   ("9 pages, chunks of 200, no cache, tp 2", ("--tp", 2, "--prefill-chunk", 200, *pool(9, 1152), "--prefix-cache", "off"))):
     s = Server(checkpoint, *args)
     if not claim(f"{name}: starts", s.port is not None, s.err):
         continue

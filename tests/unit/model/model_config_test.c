@@ -87,6 +87,8 @@ TEST(what_is_wrong_is_refused_by_name)
         { "{\"model_type\":\"gemma3_text\",\"rope_local_base_freq\":0}", "rope_local_base_freq 0" },
         { "{\"model_type\":\"gemma3_text\",\"num_hidden_layers\":2,\"layer_types\":[]}",
           "layer_types has 0 entries for num_hidden_layers 2" },
+        { "{\"model_type\":\"mistral\",\"num_hidden_layers\":513}",
+          "config.json: num_hidden_layers 513 with sliding_window: at most 512 layers can have one" },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         memset(&e, 0, sizeof e);
@@ -115,8 +117,6 @@ TEST(what_reshard_alone_takes_is_named)
         { "{\"model_type\":\"qwen2\",\"num_hidden_layers\":2,\"use_sliding_window\":true,"
           "\"layer_types\":[\"linear_attention\",\"full_attention\"]}",
           "config.json: layer_types with linear_attention is not computed yet" },
-        { "{\"model_type\":\"mistral\",\"num_hidden_layers\":513}",
-          "config.json: sliding_window with over 512 layers is not computed yet" },
     };
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         CHECK_INT(parse(some[i].text), 0);
@@ -174,6 +174,35 @@ static void layers_are(const char *text, const char *want, int64_t everywhere)
     for (int64_t l = 0; l < c.n_layers; l++)
         CHECK_INT(model_layer_window(&c, l), want[l] == '1' ? c.window : 0);
     CHECK_INT(model_window(&c), everywhere);
+}
+
+TEST(layers_with_a_window_have_pages_of_their_own_where_others_see_all)
+{
+    static const struct {
+        const char *text;
+        int64_t layers[PAGE_GROUPS], window[PAGE_GROUPS], before_5; /* of its group */
+    } some[] = {
+        { "{\"model_type\":\"llama\",\"num_hidden_layers\":7}", { 7, 0 }, { 0, 0 }, 5 },
+        { "{\"model_type\":\"mistral\",\"num_hidden_layers\":7,\"sliding_window\":9}",
+          { 7, 0 },
+          { 9, 9 },
+          5 },
+        { "{\"model_type\":\"gemma3_text\",\"num_hidden_layers\":7,\"sliding_window\":9}",
+          { 1, 6 },
+          { 0, 9 },
+          0 },
+        { "{\"model_type\":\"gemma2\",\"num_hidden_layers\":7,\"sliding_window\":9}", { 3, 4 }, { 0, 9 }, 2 },
+    };
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        memset(&e, 0, sizeof e);
+        CHECK_INT(parse(some[i].text), 0);
+        for (int g = 0; g < PAGE_GROUPS; g++) {
+            CHECK_INT(model_group_layers(&c, g, 7), some[i].layers[g]);
+            if (some[i].layers[g])
+                CHECK_INT(model_group_window(&c, g), some[i].window[g]);
+        }
+        CHECK_INT(model_group_layers(&c, model_page_group(&c, 5), 5), some[i].before_5);
+    }
 }
 
 TEST(windows_are_a_set_of_layers)

@@ -25,10 +25,10 @@ struct sim {
 static void sim_open(struct sim *m, int max_seqs, int64_t chunk, int64_t wants, int32_t pages)
 {
     struct err e;
-    struct sched_limits lim = { max_seqs, chunk, wants };
+    struct sched_limits lim = { max_seqs, chunk, wants, { { pages, 0 } } };
     memset(m, 0, sizeof *m);
     m->n_pages = pages;
-    CHECK_INT(sched_open(&m->s, &lim, pages, &e), 0);
+    CHECK_INT(sched_open(&m->s, &lim, &e), 0);
 }
 
 static void sim_add(struct sim *m, int64_t n_prompt, int64_t n_gen, int scores)
@@ -50,11 +50,11 @@ static void check_pages(const struct sim *m)
     int held = 0;
     char *seen = calloc((size_t)m->n_pages, 1);
     for (int i = 0; i < m->n; i++)
-        for (int64_t p = m->seq[i].q.n_released; p < m->seq[i].q.n_pages; p++, held++) {
-            CHECK(!seen[m->seq[i].q.page[p]]);
-            seen[m->seq[i].q.page[p]] = 1;
+        for (int64_t p = m->seq[i].q.in[0].n_released; p < m->seq[i].q.in[0].n_pages; p++, held++) {
+            CHECK(!seen[m->seq[i].q.in[0].page[p]]);
+            seen[m->seq[i].q.in[0].page[p]] = 1;
         }
-    CHECK_INT(held + m->s.pages.n_free, m->n_pages);
+    CHECK_INT(held + m->s.pages[0].n_free, m->n_pages);
     free(seen);
 }
 
@@ -63,7 +63,7 @@ static void check_item(struct sim *m, const struct sched_item *it)
     struct sim_seq *x = it->seq->owner;
     CHECK_INT(it->pos, it->seq->n_kv);
     CHECK(it->n_rows >= 1 && it->pos + it->n_rows <= it->seq->n_ids);
-    CHECK(it->seq->n_pages * KV_PAGE >= it->pos + it->n_rows);
+    CHECK(it->seq->in[0].n_pages * KV_PAGE >= it->pos + it->n_rows);
     CHECK(it->skip_want >= 0 && it->skip_want <= it->n_rows);
     x->n_wanted += it->n_rows - it->skip_want;
     if (it->skip_want < it->n_rows)
@@ -113,7 +113,7 @@ static void sim_run(struct sim *m)
         if (!sim_step(m))
             break;
     CHECK_INT(m->n_done, m->n);
-    CHECK_INT(m->s.pages.n_free, m->n_pages);
+    CHECK_INT(m->s.pages[0].n_free, m->n_pages);
     for (int i = 0; i < m->n; i++) {
         const struct sim_seq *x = &m->seq[i];
         /* one row of logits a generated token (the sim generates at least one), and the prompt's rows when
@@ -252,7 +252,7 @@ TEST(a_sequence_that_is_given_up_frees_its_pages_and_its_place)
     CHECK_INT(m.s.running.n, 1);
     CHECK_INT(m.s.waiting.n, 0);
     sched_remove(&m.s, &m.seq[1].q);
-    CHECK_INT(m.s.pages.n_free, 8);
+    CHECK_INT(m.s.pages[0].n_free, 8);
     CHECK(sched_idle(&m.s));
     sched_close(&m.s);
 }
@@ -289,18 +289,66 @@ TEST(random_loads_in_random_pools_all_end)
 TEST(a_pool_that_cannot_hold_one_context_is_refused_with_both_numbers)
 {
     struct err e = { 0 };
-    int32_t n = 0;
-    struct kv_sizing w = { .ctx = 1000, .max_seqs = 4, .bytes = 1500, .page_bytes = 100 };
-    CHECK_INT(kv_count_pages(&w, &n, &e), -ERR_MEMORY);
+    int32_t n[PAGE_GROUPS] = { 0 };
+    struct kv_sizing w = { .ctx = 1000, .max_seqs = 4, .bytes = 1500, .group = { { 100, 0 } } };
+    CHECK_INT(kv_count_pages(&w, n, &e), -ERR_MEMORY);
     CHECK_HAS(e.text, "1600");
     CHECK_HAS(e.text, "1500");
     w.bytes = 1600;
-    CHECK_INT(kv_count_pages(&w, &n, &e), 0);
-    CHECK_INT(n, 16);
+    CHECK_INT(kv_count_pages(&w, n, &e), 0);
+    CHECK_INT(n[0], 16);
+    CHECK_INT(kv_longest(&w, 1000), 1000);
+    CHECK_INT(kv_longest(&w, 5000), 1024);
     w.bytes = 0;
     w.free_bytes = 1 << 30;
-    CHECK_INT(kv_count_pages(&w, &n, &e), 0);
-    CHECK_INT(n, 64); /* what four contexts need, not more */
+    CHECK_INT(kv_count_pages(&w, n, &e), 0);
+    CHECK_INT(n[0], 64); /* what four contexts need, not more */
+    CHECK_INT(n[1], 0);
+}
+
+TEST(layers_with_a_window_get_the_pages_that_windows_need)
+{
+    /* contexts of 128 pages, windows of 16, a chunk of 8: 25 pages a sequence. Five layers of 34 see all. */
+    struct err e = { 0 };
+    struct kv_sizing w = { .ctx = 8192, .max_seqs = 32, .chunk = 512, .group = { { 5, 0 }, { 29, 1024 } } };
+    int32_t n[PAGE_GROUPS] = { 0 };
+    w.bytes = 128 * 5 + 25 * 29 - 1;
+    CHECK_INT(kv_count_pages(&w, n, &e), -ERR_MEMORY);
+    CHECK_HAS(e.text, "1365");
+    CHECK_INT(kv_longest(&w, 8192), 127 * 64);
+
+    w.bytes = 128 * 5 + 25 * 29; /* one sequence, where pages of all layers hold 40 of its 128 pages */
+    CHECK_INT(kv_count_pages(&w, n, &e), 0);
+    CHECK_INT(n[0], 128);
+    CHECK_INT(n[1], 25);
+
+    w.bytes *= 8;
+    CHECK_INT(kv_count_pages(&w, n, &e), 0);
+    CHECK_INT(n[0], 8 * 128);
+    CHECK_INT(n[1], 8 * 25);
+
+    w.bytes *= 8; /* more than 32 sequences use */
+    CHECK_INT(kv_count_pages(&w, n, &e), 0);
+    CHECK_INT(n[0], 32 * 128);
+    CHECK_INT(n[1], 32 * 25);
+}
+
+TEST(short_sequences_beside_a_long_context_get_an_eighth_of_the_memory_for_windows)
+{
+    struct err e = { 0 };
+    struct kv_sizing w = { .ctx = 131072, .max_seqs = 32, .chunk = 512, .group = { { 12, 0 }, { 12, 128 } } };
+    int32_t n[PAGE_GROUPS] = { 0 };
+    w.bytes = 4 * 12 * (2048 + 11);
+    CHECK_INT(kv_count_pages(&w, n, &e), 0);
+    CHECK_INT(n[1], 32 * 11); /* less than an eighth: all that 32 sequences use */
+    CHECK_INT(n[0] + n[1], 4 * (2048 + 11));
+    w.max_seqs = 1000;
+    CHECK_INT(kv_count_pages(&w, n, &e), 0);
+    CHECK_INT(n[1], 4 * (2048 + 11) / 8);
+    w.bytes = 12 * (2048 + 11); /* never at the cost of one whole context */
+    CHECK_INT(kv_count_pages(&w, n, &e), 0);
+    CHECK_INT(n[0], 2048);
+    CHECK_INT(n[1], 11);
 }
 
 TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
@@ -312,15 +360,15 @@ TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
     int32_t page[3] = { 2, 0, 1 };
     CHECK_INT(kv_open(&kv, &host, 3, 128, &e), 0);
     memset(kv.base, 7, 3 * 128);
-    kv_clear_new(&kv, page, 0, 64);
+    kv_clear_new(&kv, page, 0, 0, 64);
     CHECK_INT(kv_page(&kv, 2)[0], 0);
     CHECK_INT(kv_page(&kv, 2)[127], 0);
     CHECK_INT(kv_page(&kv, 0)[0], 7);
     memset(kv_page(&kv, 2), 5, 128);
-    kv_clear_new(&kv, page, 63, 1); /* the last position of the first page: no page begins */
+    kv_clear_new(&kv, page, 0, 63, 1); /* the last position of the first page: no page begins */
     CHECK_INT(kv_page(&kv, 2)[0], 5);
     CHECK_INT(kv_page(&kv, 0)[0], 7);
-    kv_clear_new(&kv, page, 63, 66); /* positions 63 .. 128: pages 1 and 2 begin */
+    kv_clear_new(&kv, page + 1, 1, 63, 66); /* positions 63 .. 128: pages 1 and 2 begin */
     CHECK_INT(kv_page(&kv, 2)[0], 5);
     CHECK_INT(kv_page(&kv, 0)[127], 0);
     CHECK_INT(kv_page(&kv, 1)[0], 0);
@@ -338,35 +386,57 @@ static const int32_t *ids_of(const struct seq *q) { return ((const struct token_
 
 /* What lies in the pages: the token of every position, with the salt it was written under and the
  * position. */
+struct page_memory {
+    int32_t id[KV_PAGE];
+    int64_t pos[KV_PAGE];
+    const char *salt[KV_PAGE];
+};
 struct memory {
-    int32_t id[32][KV_PAGE];
-    int64_t pos[32][KV_PAGE];
-    const char *salt[32][KV_PAGE];
+    struct page_memory page[PAGE_GROUPS][32];
 };
 
-static void write_rows(struct memory *m, const struct sched_item *it)
+static void write_rows(struct memory *m, const struct sched *s, const struct sched_item *it)
 {
     const struct token_seq *t = it->seq->owner;
-    for (int64_t p = it->pos; p < it->pos + it->n_rows; p++) {
-        int32_t page = it->seq->page[p / KV_PAGE];
-        m->id[page][p % KV_PAGE] = t->ids[p];
-        m->pos[page][p % KV_PAGE] = p;
-        m->salt[page][p % KV_PAGE] = it->seq->salt;
-    }
+    for (int g = 0; g < s->n_groups; g++)
+        for (int64_t p = it->pos; p < it->pos + it->n_rows; p++) {
+            struct page_memory *x = &m->page[g][it->seq->in[g].page[p / KV_PAGE]];
+            x->id[p % KV_PAGE] = t->ids[p];
+            x->pos[p % KV_PAGE] = p;
+            x->salt[p % KV_PAGE] = it->seq->salt;
+        }
 }
 
-/* Every position before the rows must hold what this sequence itself would have written. */
-static void check_rows(const struct memory *m, const struct sched_item *it, int64_t window)
+/* Every position that the rows see must hold what this sequence itself would have written. */
+static void check_group(const struct memory *m, const struct sched_item *it, int g, int64_t window)
 {
     const struct token_seq *t = it->seq->owner;
     for (int64_t p = window && it->pos >= window ? it->pos - window + 1 : 0; p < it->pos; p++) {
-        int32_t page = it->seq->page[p / KV_PAGE];
-        if (page < 0 || m->id[page][p % KV_PAGE] != t->ids[p] || m->pos[page][p % KV_PAGE] != p ||
-            m->salt[page][p % KV_PAGE] != it->seq->salt) {
-            test_fail(__FILE__, __LINE__, "position %lld is in page %d, which holds something else",
-                      (long long)p, page);
+        int32_t page = it->seq->in[g].page[p / KV_PAGE];
+        const struct page_memory *x = &m->page[g][page < 0 ? 0 : page];
+        if (page < 0 || x->id[p % KV_PAGE] != t->ids[p] || x->pos[p % KV_PAGE] != p ||
+            x->salt[p % KV_PAGE] != it->seq->salt) {
+            test_fail(__FILE__, __LINE__,
+                      "position %lld is in page %d of group %d, which holds something else", (long long)p,
+                      page, g);
             return;
         }
+    }
+}
+
+/* No page is held by two sequences, but for those that the cache shares; what is held and what is free is
+ * all. */
+static void check_counts(const struct sched *s)
+{
+    for (int g = 0; g < s->n_groups; g++) {
+        char held[32] = { 0 };
+        int n = 0;
+        for (const struct seq *q = s->running.first; q; q = q->next)
+            for (int64_t i = q->in[g].n_released; i < q->in[g].n_pages; i++) {
+                n += !held[q->in[g].page[i]];
+                held[q->in[g].page[i]] = 1;
+            }
+        CHECK_INT(n + pages_free(&s->pages[g]), s->pages[g].n_pages);
     }
 }
 
@@ -376,9 +446,11 @@ static int run_and_check(struct sched *s, struct memory *m)
     int n = sched_next_step(s, &e);
     CHECK(n >= 0);
     for (int i = 0; i < n; i++)
-        check_rows(m, &s->item[i], s->lim.window);
+        for (int g = 0; g < s->n_groups; g++)
+            check_group(m, &s->item[i], g, s->lim.pool[g].window);
+    check_counts(s);
     for (int i = 0; i < n; i++)
-        write_rows(m, &s->item[i]);
+        write_rows(m, s, &s->item[i]);
     sched_step_done(s);
     for (int i = 0; i < n; i++) {
         struct token_seq *t = s->item[i].seq->owner;
@@ -413,9 +485,9 @@ TEST(a_prompt_uses_the_pages_of_an_earlier_one_as_far_as_they_are_equal)
     static struct memory m;
     struct sched s;
     struct err e;
-    struct sched_limits lim = { 4, 1000, 1000 };
+    struct sched_limits lim = { 4, 1000, 1000, { { 32, 0 } } };
     const char *const a = "a", *const b = "b";
-    CHECK_INT(sched_open(&s, &lim, 32, &e), 0);
+    CHECK_INT(sched_open(&s, &lim, &e), 0);
     CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
     static const struct {
         const char *salt;
@@ -435,7 +507,7 @@ TEST(a_prompt_uses_the_pages_of_an_earlier_one_as_far_as_they_are_equal)
         while (!sched_idle(&s))
             run_and_check(&s, &m);
         CHECK_INT(t[i].q.n_cached, row[i].found);
-        CHECK_INT(pages_free(&s.pages), 32);
+        CHECK_INT(pages_free(&s.pages[0]), 32);
     }
     sched_close(&s);
 }
@@ -446,8 +518,8 @@ TEST(pages_in_the_cache_are_given_up_oldest_and_last_first)
     static struct memory m;
     struct sched s;
     struct err e;
-    struct sched_limits lim = { 4, 1000, 1000 };
-    CHECK_INT(sched_open(&s, &lim, 8, &e), 0);
+    struct sched_limits lim = { 4, 1000, 1000, { { 8, 0 } } };
+    CHECK_INT(sched_open(&s, &lim, &e), 0);
     CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
     for (int i = 0; i < 2; i++) { /* 4 + 4 pages */
         count_up(&t[i], 0, 10000 * i);
@@ -455,7 +527,7 @@ TEST(pages_in_the_cache_are_given_up_oldest_and_last_first)
         while (!sched_idle(&s))
             run_and_check(&s, &m);
     }
-    CHECK_INT(s.prefix.n_idle, 8);
+    CHECK_INT(s.prefix.idle[0].n, 8);
     count_up(&t[2], 0, 70000);
     add_seq(&s, &t[2], NULL, 120, 1, 119); /* two pages: the last two of the first sequence go */
     while (!sched_idle(&s))
@@ -477,9 +549,9 @@ TEST(pages_behind_the_window_are_given_back)
     static struct memory m;
     struct sched s;
     struct err e;
-    struct sched_limits lim = { 4, 64, 64, 100 };
+    struct sched_limits lim = { 4, 64, 64, { { 5, 100 } } }; /* a sequence of 512 would need 8 pages */
     CHECK_INT(kv_pages_most(512, 100, 64), 4);
-    CHECK_INT(sched_open(&s, &lim, 5, &e), 0); /* a sequence of 512 would need 8 pages */
+    CHECK_INT(sched_open(&s, &lim, &e), 0);
     CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
     for (int i = 0; i < 2; i++) {
         count_up(&t[i], 0, 10000 * i);
@@ -488,10 +560,74 @@ TEST(pages_behind_the_window_are_given_back)
     for (int64_t k = 0; !sched_idle(&s) && k < 5000; k++) {
         run_and_check(&s, &m);
         for (int i = 0; i < 2; i++)
-            CHECK(t[i].q.n_pages - t[i].q.n_released <= 4);
+            CHECK(t[i].q.in[0].n_pages - t[i].q.in[0].n_released <= 4);
     }
     CHECK(sched_idle(&s));
-    CHECK_INT(pages_free(&s.pages), 5);
+    CHECK_INT(pages_free(&s.pages[0]), 5);
+    sched_close(&s);
+}
+
+TEST(only_layers_with_a_window_give_pages_back_behind_it)
+{
+    static struct token_seq t[2];
+    static struct memory m;
+    struct sched s;
+    struct err e;
+    struct sched_limits lim = { 4, 64, 64, { { 16, 0 }, { 5, 100 } } };
+    CHECK_INT(sched_open(&s, &lim, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
+    for (int i = 0; i < 2; i++) {
+        count_up(&t[i], 0, 10000 * i);
+        add_seq(&s, &t[i], NULL, 300, 200, 299);
+    }
+    for (int64_t k = 0; !sched_idle(&s) && k < 5000; k++) {
+        run_and_check(&s, &m);
+        for (int i = 0; i < 2; i++) {
+            CHECK_INT(t[i].q.in[0].n_released, 0);
+            CHECK(t[i].q.in[1].n_pages - t[i].q.in[1].n_released <= 4);
+        }
+    }
+    CHECK(sched_idle(&s));
+    CHECK_INT(pages_free(&s.pages[0]), 16);
+    CHECK_INT(pages_free(&s.pages[1]), 5);
+    sched_close(&s);
+}
+
+TEST(a_beginning_is_found_without_the_pages_behind_the_window)
+{
+    static struct token_seq t[4];
+    static struct memory m;
+    struct sched s;
+    struct err e;
+    struct sched_limits lim = { 2, 512, 512, { { 32, 0 }, { 11, 100 } } };
+    CHECK_INT(sched_open(&s, &lim, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
+    count_up(&t[0], 0, 0);
+    add_seq(&s, &t[0], NULL, 448, 0, 447);
+    while (!sched_idle(&s))
+        run_and_check(&s, &m);
+    CHECK_INT(s.prefix.idle[0].n, 7);
+    CHECK_INT(s.prefix.idle[1].n, 7);
+
+    /* another sequence takes the four free pages for windows, and one of those that were released first */
+    count_up(&t[1], 0, 20000);
+    add_seq(&s, &t[1], NULL, 300, 0, 299);
+    while (!sched_idle(&s))
+        run_and_check(&s, &m);
+    CHECK_INT(s.prefix.idle[0].n, 7 + 4);
+    count_up(&t[2], 0, 0);
+    add_seq(&s, &t[2], NULL, 448, 0, 447);
+    while (!sched_idle(&s))
+        run_and_check(&s, &m);
+    CHECK_INT(t[2].q.n_cached, 384);
+
+    /* of a beginning whose window is gone nothing is used */
+    for (int32_t page = prefix_evict(&s.prefix, 1); page >= 0; page = prefix_evict(&s.prefix, 1))
+        s.pages[1].free[s.pages[1].n_free++] = page;
+    add_seq(&s, &t[2], NULL, 448, 0, 447);
+    while (!sched_idle(&s))
+        run_and_check(&s, &m);
+    CHECK_INT(t[2].q.n_cached, 0);
     sched_close(&s);
 }
 
@@ -503,8 +639,8 @@ TEST(a_plan_of_many_sequences_with_a_common_beginning_is_larger_than_the_pool)
     struct sched s;
     struct step_message p;
     struct err e;
-    struct sched_limits lim = { SEQS, 2000, 2000, 0 };
-    CHECK_INT(sched_open(&s, &lim, 31, &e), 0);
+    struct sched_limits lim = { SEQS, 2000, 2000, { { 31, 0 } } };
+    CHECK_INT(sched_open(&s, &lim, &e), 0);
     CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
     CHECK_INT(step_message_open(&p, SEQS, &e), 0);
     for (int i = 0; i < SEQS; i++) {
@@ -528,15 +664,19 @@ TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
     static struct token_seq t[60];
     static const char *const salts[3] = { NULL, "x", "y" };
     int64_t found = 0, preempted = 0;
-    for (uint64_t run = 0; run < 40; run++) {
+    for (uint64_t run = 0; run < 60; run++) {
         static struct memory m;
         struct sched s;
         struct err e;
         struct dice d = { run + 500, 0 };
-        struct sched_limits lim = { 1 + (int)roll(&d, 8), 1 + roll(&d, 200), 0,
-                                    run % 3 ? 0 : 1 + roll(&d, 300) };
+        struct sched_limits lim = { .max_seqs = 1 + (int)roll(&d, 8), .chunk = 1 + roll(&d, 200) };
+        int64_t window = 1 + roll(&d, 300);
+        lim.pool[0] = (struct kv_pool){ 8 + (int32_t)roll(&d, 24), run % 3 ? 0 : window };
+        int64_t most = kv_pages_most(512, window, lim.chunk);
+        if (run % 3 == 1) /* two groups: all positions, and a window */
+            lim.pool[1] = (struct kv_pool){ (int32_t)(most + roll(&d, 25 - most)), window };
         lim.max_wants = lim.max_seqs + roll(&d, 50);
-        CHECK_INT(sched_open(&s, &lim, 8 + (int32_t)roll(&d, 24), &e), 0);
+        CHECK_INT(sched_open(&s, &lim, &e), 0);
         CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
         for (int i = 0; i < 60; i++) {
             int64_t n = 1 + roll(&d, 400);
@@ -547,11 +687,14 @@ TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
             if (i > 3 && !roll(&d, 10) &&
                 (t[i - 1].q.running || t[i - 1].q.prev || s.waiting.first == &t[i - 1].q))
                 sched_remove(&s, &t[i - 1].q); /* a client that disconnected */
+            if (!roll(&d, 40))
+                sched_requeue_all(&s); /* other weights */
         }
         for (int64_t k = 0; !sched_idle(&s) && k < 100000; k++)
             run_and_check(&s, &m);
         CHECK(sched_idle(&s));
-        CHECK_INT(pages_free(&s.pages), s.pages.n_pages);
+        for (int g = 0; g < s.n_groups; g++)
+            CHECK_INT(pages_free(&s.pages[g]), s.pages[g].n_pages);
         found += s.n_found;
         preempted += s.n_preempted;
         sched_close(&s);
