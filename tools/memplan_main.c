@@ -11,7 +11,7 @@
 
 struct memplan_opts {
     const char *params, *model;
-    int64_t virtual_stages, gpus, tp, pp, dp, zero, micro, seq_len, batch, memory;
+    int64_t virtual_stages, gpus, tp, pp, dp, ep, zero, micro, seq_len, batch, memory;
     int sp, dtype, recompute, pipeline;
 };
 #define AT(member) offsetof(struct memplan_opts, member)
@@ -31,6 +31,8 @@ static const struct opt table[] = {
     { OPT_INT,    "pp",             AT(pp),             "0",    "N", "pipeline stages", 0, 4096, 0 },
     { OPT_INT,    "dp",             AT(dp),             "0",    "N",
       "data parallel degree (0: what remains)", 0, 1e6, 0 },
+    { OPT_INT,    "ep",             AT(ep),             "1",    "N",
+      "expert parallel degree: 1, or tp times neighbouring dp ranks", 1, 1e6, 0 },
     { OPT_INT,    "zero",           AT(zero),           "-1",   "0|1|2|3", "ZeRO stage", -1, 3, 0 },
     { OPT_SWITCH, "sp",             AT(sp),             "0",    NULL,
       "sequence parallel; a search then tries tp 2 and more", 0, 0, 0 },
@@ -60,23 +62,41 @@ static const struct opt_program program = { "memplan",
                                             0,
                                             print_version };
 
+/* Parameters: of them those of routed experts; those that compute a token. */
+struct counted {
+    double all, experts, active;
+};
+
 /* Bytes of weights, gradients and optimizer on a GPU, as the ZeRO paper counts them: figure 1, equations
- * of section 5. */
-static double paper_states(double params, int tp, int pp, int dp, int zero)
+ * of section 5. n parameters on a rank, dp ranks that have the same ones. */
+static double paper_bytes(double n, int dp, int zero)
 {
-    double n = params / tp / pp;
     return 2 * n / (zero >= 3 ? dp : 1) + 2 * n / (zero >= 2 ? dp : 1) + 12 * n / (zero >= 1 ? dp : 1);
 }
 
-static double count_params(const struct param_table *t)
+/* Whole experts are divided over ep ranks, all else over tp. */
+static double paper_states(const struct counted *n, int tp, int pp, int dp, int ep, int zero)
 {
-    double n = 0;
-    for (int i = 0; i < t->n; i++)
-        n += (double)param_count(&t->p[i]);
+    int of = ep > 1 ? ep : tp, holders = ep > tp ? dp * tp / ep : dp;
+    return paper_bytes((n->all - n->experts) / tp / pp, dp, zero) +
+           paper_bytes(n->experts / of / pp, holders > 1 ? holders : 1, zero);
+}
+
+static struct counted count_params(const struct param_table *t)
+{
+    struct counted n = { 0 };
+    for (int i = 0; i < t->n; i++) {
+        n.all += (double)param_count(&t->p[i]);
+        n.experts += t->p[i].group == GROUP_EXPERT ? (double)param_count(&t->p[i]) : 0;
+    }
+    n.active = n.all;
+    if (t->cfg.n_experts)
+        n.active -= n.experts * (1 - (double)t->cfg.experts_per_token / (double)t->cfg.n_experts);
     return n;
 }
 
-static int read_model(const struct memplan_opts *o, struct model_config *c, double *params, struct err *e)
+static int read_model(const struct memplan_opts *o, struct model_config *c, struct counted *params,
+                      struct err *e)
 {
     struct param_table t;
     void *text = NULL;
@@ -92,7 +112,7 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, doub
                        "--memory %lld: too few bytes for any model: give a size such as 80GB or 512MiB",
                        (long long)o->memory);
 
-    *params = (double)given;
+    *params = (struct counted){ (double)given, 0, (double)given };
     if (!o->model)
         return given > 0 ? 0
                          : err_set(e, ERR_USAGE,
@@ -121,23 +141,23 @@ static struct layout_spec ask_of(const struct memplan_opts *o, const struct mode
 {
     /* every layout does the same work */
     int64_t micro = o->micro ? o->micro : 1, rows = o->batch ? o->batch : 8 * micro * o->gpus;
-    return (
-        struct layout_spec){ .cfg = *c,
-                             .layout = { tp, pp, 1, dp, 1, zero, pp > 1 ? (int)o->virtual_stages : 1, o->sp },
-                             .rows = rows,
-                             .micro = micro,
-                             .seq_len = o->seq_len,
-                             .dt = o->dtype ? DT_BF16 : DT_F32,
-                             .recompute = (enum recompute)recompute,
-                             .pipeline = (enum pipe_kind)o->pipeline,
-                             .sharers = 1, /* a GPU has memory of its own */
-                             .overlap = dp > 1,
-                             .threads = 1 };
+    return (struct layout_spec){ .cfg = *c,
+                                 .layout = { tp, pp, 1, dp, (int)o->ep, zero,
+                                             pp > 1 ? (int)o->virtual_stages : 1, o->sp },
+                                 .rows = rows,
+                                 .micro = micro,
+                                 .seq_len = o->seq_len,
+                                 .dt = o->dtype ? DT_BF16 : DT_F32,
+                                 .recompute = (enum recompute)recompute,
+                                 .pipeline = (enum pipe_kind)o->pipeline,
+                                 .sharers = 1, /* a GPU has memory of its own */
+                                 .overlap = dp > 1,
+                                 .threads = 1 };
 }
 
 /* Prints one layout: the paper's line, then the table of ptrain. */
-static int show_layout(const struct memplan_opts *o, const struct model_config *c, double params,
-                       struct err *e)
+static int show_layout(const struct memplan_opts *o, const struct model_config *c,
+                       const struct counted *params, struct err *e)
 {
     int tp = o->tp ? (int)o->tp : 1, pp = o->pp ? (int)o->pp : 1, zero = o->zero < 0 ? 0 : (int)o->zero;
     int dp = o->dp ? (int)o->dp : (int)(o->gpus / tp / pp);
@@ -147,7 +167,7 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
                        "tp %d x pp %d x dp %d is not the %lld GPUs: use --gpus %lld, or other degrees", tp,
                        pp, dp < 1 ? 1 : dp, (long long)o->gpus, (long long)tp * pp * (dp < 1 ? 1 : dp));
 
-    printf("states: %.4g GB a GPU\n", paper_states(params, tp, pp, dp, zero) / 1e9);
+    printf("states: %.4g GB a GPU\n", paper_states(params, tp, pp, dp, (int)o->ep, zero) / 1e9);
     if (!o->model)
         return 0;
     struct layout_spec a = ask_of(o, c, tp, pp, dp, zero, o->recompute);
@@ -333,7 +353,7 @@ int main(int argc, char **argv)
     struct opt_args args;
     struct model_config c;
     struct err e = { 0 };
-    double params = 0;
+    struct counted params = { 0 };
     io_begin();
     int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
     if (rc)
@@ -342,9 +362,9 @@ int main(int argc, char **argv)
     memset(&c, 0, sizeof c);
     TRY(read_model(&o, &c, &params, &e));
     if (!o.tp && !o.pp && !o.dp && o.zero < 0 && o.model)
-        rc = search(&o, &c, params, &e);
+        rc = search(&o, &c, params.active, &e);
     else
-        rc = show_layout(&o, &c, params, &e);
+        rc = show_layout(&o, &c, &params, &e);
 out:
     opt_free(&program, &o, &args);
     return io_end(rc, &e, "memplan");

@@ -186,6 +186,7 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
     }
     if (stage == 0)
         plan_traffic(p, a, &m);
+    experts_plan_add(&p->experts, &m, p->batch.micro * a->seq_len);
 out:
     model_close(&m);
     return rc;
@@ -317,6 +318,7 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
         log_bytes(text, sent[i].bytes);
         fprintf(out, "%-12s %s a rank and step\n", sent[i].name, text);
     }
+    experts_plan_print(&p->experts, out);
     fprintf(out, "bubble       %.4g\n", p->bubble);
     if (!p->batch.in_tree)
         fprintf(out, "bits         this layout's own: dp %d cuts the tree of %lld sequences elsewhere\n",

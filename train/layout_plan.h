@@ -4,6 +4,7 @@
 #define SHARDLINE_TRAIN_LAYOUT_PLAN_H
 
 #include <stdio.h>
+#include "train/experts/experts_plan.h"
 #include "train/pipeline/pipeline.h"
 #include "train/zero/zero.h"
 
@@ -30,6 +31,7 @@ struct layout_plan {
     /* bytes that one rank sends in a step, by group and collective */
     double dp_reduce, dp_gather, tp_reduce, tp_gather, pp_send;
     double ep_exchange; /* with as many tokens for every expert */
+    struct experts_plan experts;
 };
 
 /* How many dp ranks share a machine that has so many ranks (0: all are on one), as comm/mpi/mpi_nodes.c
