@@ -156,7 +156,7 @@ static int drop_left(const char *path, const char *dst, int lock, struct log *lo
 }
 
 static const char *const stays[] = {
-    [TMP_FOREIGN] = "stays: it has no " TMP_MARKER ", so no save of this version made it",
+    [TMP_FOREIGN] = ("stays: it has no " TMP_MARKER ", so no save of this version made it"),
     [TMP_READ] = "stays: a process reads it",
     [TMP_NO_LOCKS] = "stays: this file system has no locks, so another process may use it",
 };
@@ -310,7 +310,7 @@ static int check_removable(const char *path, struct err *e)
 int ckpt_remove(const char *path, struct err *e)
 {
     char trash[PATH_BYTES], *marker = NULL;
-    int rc, n, fd = -1;
+    int rc, n;
     TRY(check_removable(path, e));
     int k = 1;
     do
@@ -320,10 +320,11 @@ int ckpt_remove(const char *path, struct err *e)
         return err_set(e, ERR_USAGE, "%s: the name is too long", path);
 
     TRY(io_rename(path, trash, e));
-    marker = io_join(trash, TMP_MARKER);
-    if (marker) /* without it the rest would stay where this process is killed */
-        io_close(fd = io_create(marker, e));
     TRY(sync_parent(path, e)); /* otherwise a crash may keep the name and lose the files */
+    marker = io_join(trash, TMP_MARKER);
+    if (marker) /* without it the rest would stay where this process is killed; before the sync a crash might
+                 * keep it under the checkpoint's name */
+        io_close(io_create(marker, e));
     TRY(tmp_folder_remove(trash, e));
 out:
     free(marker);

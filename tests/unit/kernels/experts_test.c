@@ -214,7 +214,8 @@ static void dw_calls(struct dev *dev, const struct deal *d, struct mat dy, struc
     struct levels l[E_MOST];
     struct tree_acc acc[E_MOST];
     const int64_t ld = want[0].ld;
-    for (int e = 0; e < d->n_experts; e++)
+    const int n_experts = d->n_experts;
+    for (int e = 0; e < n_experts; e++)
         l[e] = levels_open(d->n_leaves, per_call, (size_t)(DW_N * ld));
     for (int first = 0; first < d->n_leaves; first += per_call) {
         const int count = per_call < d->n_leaves - first ? per_call : d->n_leaves - first;
@@ -222,18 +223,18 @@ static void dw_calls(struct dev *dev, const struct deal *d, struct mat dy, struc
         struct mat own[2];
         group(&g, d, first, count);
         const struct listed in[2] = { operand(&g, dy, first % 2, &own[0]), operand(&g, x, 1, &own[1]) };
-        for (int e = 0; e < d->n_experts; e++) {
+        for (int e = 0; e < n_experts; e++) {
             acc[e] = l[e].acc;
             acc[e].next = first;
         }
         KERNEL(dev, linear_dw_experts, acc, ld, in[0], in[1], &g.g);
         FREE(own[0], own[1]);
     }
-    for (int e = 0; e < d->n_experts; e++) {
+    for (int e = 0; e < n_experts; e++) {
         const struct mat got = mat_of(l[e].acc.level[0], DT_F32, DW_N, DW_K, ld);
         if (memcmp(got.p, want[e].p, mat_bytes(got)))
             test_fail(__FILE__, __LINE__, "%s, %d threads, %s: expert %d of %d, %d leaves in calls of %d",
-                      dev->isa, pool_threads(dev->pool), dtype_name(x.dt), e, d->n_experts, d->n_leaves,
+                      dev->isa, pool_threads(dev->pool), dtype_name(x.dt), e, n_experts, d->n_leaves,
                       per_call);
         levels_close(&l[e]);
     }
