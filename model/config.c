@@ -164,7 +164,6 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
 }
 
 /* ---- parsing ---- */
-#define SIZE_LIMIT ((int64_t)1 << 28) /* so that no product of two sizes can overflow */
 #define LAYER_LIMIT 100000
 
 static int count_key(const json_t *o, const char *what, const char *key, int64_t *out, struct err *e)
@@ -176,11 +175,29 @@ static int count_key(const json_t *o, const char *what, const char *key, int64_t
     return rc;
 }
 
+/* Two keys that mean one size must agree where a file has both. */
+static int check_spellings(const struct model_config *c, const json_t *o, const char *what, struct err *e)
+{
+    const struct config_size *size = c->family->size;
+    for (int k = 0; size[k].key; k++)
+        for (int j = 0; j < k; j++) {
+            const json_t *x = json_object_get(o, size[j].key), *y = json_object_get(o, size[k].key);
+            if (size[j].member == size[k].member && json_is_integer(x) && json_is_integer(y) &&
+                !json_equal(x, y))
+                return err_set(e, ERR_CONFIG,
+                               "%s: %s is %lld and %s is %lld: both name one number, make them agree", what,
+                               size[j].key, (long long)json_integer_value(x), size[k].key,
+                               (long long)json_integer_value(y));
+        }
+    return 0;
+}
+
 static int parse_sizes(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
     int rc = 0;
     for (const struct config_size *k = c->family->size; k->key; k++)
         TRY(count_key(o, what, k->key, (int64_t *)(void *)((char *)c + k->member), e));
+    TRY(check_spellings(c, o, what, e));
     if (family_has(c, F_LATENT))
         TRY(config_read_latent(c, o, what, e));
 
@@ -456,7 +473,7 @@ static int parse_numbers(struct model_config *c, const json_t *o, const char *wh
             *to = 0;
         if (jx_float(o, what, k->key, to, e) < 0)
             return -e->code;
-        if (!(*to >= 0) || !isfinite(*to))
+        if (!(*to >= 0) || !isfinite(*to) || (*to == 0 && json_is_number(json_object_get(o, k->key))))
             return err_set(e, ERR_CONFIG, "%s: %s is %g: it must be positive, or null", what, k->key, *to);
     }
     return 0;

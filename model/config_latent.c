@@ -6,6 +6,29 @@
 #include "model/config_parse.h"
 #include "model/family.h"
 
+/* The sizes of latent attention: none may be null, and their products are limited as those of others. */
+static int check_latent(const struct model_config *c, const json_t *o, const char *what, struct err *e)
+{
+    static const char *const needed[] = { "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim",
+                                          "v_head_dim" };
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (json_is_null(json_object_get(o, needed[i])))
+            return err_set(e, ERR_CONFIG, "%s: %s is null: latent attention needs it, give a number", what,
+                           needed[i]);
+
+    if (c->latent.rope_dim % 2)
+        return err_set(e, ERR_CONFIG,
+                       "%s: qk_rope_head_dim %lld is odd and rotary embedding needs pairs: make it even",
+                       what, (long long)c->latent.rope_dim);
+    if (c->n_heads * (c->head_dim + c->latent.v_dim) > SIZE_LIMIT)
+        return err_set(e, ERR_CONFIG,
+                       "%s: %lld heads of qk_nope_head_dim %lld, qk_rope_head_dim %lld, v_head_dim %lld: at "
+                       "most %lld for all heads",
+                       what, (long long)c->n_heads, (long long)c->latent.nope_dim,
+                       (long long)c->latent.rope_dim, (long long)c->latent.v_dim, (long long)SIZE_LIMIT);
+    return 0;
+}
+
 /* Sizes that follow from latent attention's own, and keys that may be null. */
 int config_read_latent(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
@@ -15,11 +38,7 @@ int config_read_latent(struct model_config *c, const json_t *o, const char *what
         c->latent.q_rank = 0;
     family_set(c, F_Q_RANK, c->latent.q_rank > 0);
     c->head_dim = c->latent.nope_dim + c->latent.rope_dim;
-    if (c->latent.rope_dim % 2)
-        return err_set(e, ERR_CONFIG,
-                       "%s: qk_rope_head_dim %lld is odd and rotary embedding needs pairs: make it even",
-                       what, (long long)c->latent.rope_dim);
-
+    TRY(check_latent(c, o, what, e));
     TRY(jx_bool(o, what, "attention_bias", &bias, e));
     TRY(jx_bool(o, what, "rope_interleave", &neighbours, e));
     if (bias)
@@ -34,11 +53,37 @@ out:
     return rc;
 }
 
+/* Groups of experts: a group's score is the sum of its two best experts. */
+static int check_groups(const struct model_config *c, const char *what, struct err *e)
+{
+    int64_t experts = c->n_experts, groups = c->n_groups, most;
+    if (experts % groups)
+        return err_set(e, ERR_CONFIG, "%s: n_group %lld does not divide the %lld experts: use a divisor",
+                       what, (long long)groups, (long long)experts);
+    if (groups > 1 && experts / groups < 2)
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: n_group %lld of %lld experts: a group's score needs two experts, use at most %lld "
+            "groups",
+            what, (long long)groups, (long long)experts, (long long)experts / 2);
+    if (c->groups_kept > groups)
+        return err_set(e, ERR_CONFIG, "%s: topk_group %lld of n_group %lld: at most all groups are kept",
+                       what, (long long)c->groups_kept, (long long)groups);
+
+    most = experts / groups * c->groups_kept;
+    if (c->experts_per_token > most)
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: num_experts_per_tok %lld of the %lld experts of topk_group %lld groups: a token takes "
+            "each at most once",
+            what, (long long)c->experts_per_token, (long long)most, (long long)c->groups_kept);
+    return 0;
+}
+
 /* DeepSeek's router, and which of its layers have experts. */
 int config_read_router(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
     const char *scores = "sigmoid", *method = "noaux_tc";
-    int64_t most;
     int rc;
 
     TRY(jx_text(o, what, "scoring_func", &scores, e));
@@ -62,17 +107,10 @@ int config_read_router(struct model_config *c, const json_t *o, const char *what
     c->shared_inter = c->n_shared * c->expert_inter;
     family_set(c, F_SHARED, c->n_shared > 0);
 
-    if (c->n_experts % c->n_groups || c->groups_kept > c->n_groups)
-        return err_set(e, ERR_CONFIG,
-                       "%s: n_group %lld, topk_group %lld of %lld experts: equal groups are taken", what,
-                       (long long)c->n_groups, (long long)c->groups_kept, (long long)c->n_experts);
-    most = c->n_experts / c->n_groups * c->groups_kept;
-    if (c->experts_per_token > most)
-        return err_set(
-            e, ERR_CONFIG,
-            "%s: num_experts_per_tok %lld of the %lld experts of topk_group %lld groups: a token takes "
-            "each at most once",
-            what, (long long)c->experts_per_token, (long long)most, (long long)c->groups_kept);
+    if (c->shared_inter > SIZE_LIMIT)
+        return err_set(e, ERR_CONFIG, "%s: n_shared_experts %lld of moe_intermediate_size %lld: at most %lld",
+                       what, (long long)c->n_shared, (long long)c->expert_inter, (long long)SIZE_LIMIT);
+    TRY(check_groups(c, what, e));
     rc = 0;
 out:
     return rc;
@@ -106,6 +144,8 @@ int config_read_dense(struct model_config *c, const json_t *o, const char *what,
 {
     const json_t *list = json_object_get(o, "mlp_only_layers"), *v;
     size_t i;
+    if (list && !json_is_null(list) && !json_is_array(list))
+        return err_set(e, ERR_CONFIG, "%s: mlp_only_layers: a list of layers is taken", what);
     json_array_foreach(list, i, v) {
         json_int_t l = json_integer_value(v);
         if (!json_is_integer(v) || l < 0 || l >= MODEL_LISTED_LAYERS)

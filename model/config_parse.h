@@ -6,6 +6,8 @@
 #include <jansson.h>
 #include "model/config.h"
 
+#define SIZE_LIMIT ((int64_t)1 << 28) /* of a size, so that no product of two can overflow */
+
 /* config.c: notes something in the file that nothing computes. The first note stays. */
 __attribute__((format(printf, 2, 3))) void config_not_computed(struct model_config *c, const char *format,
                                                                ...);

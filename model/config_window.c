@@ -20,18 +20,36 @@ static int rule_has_window(const struct model_config *c, int64_t layer, int64_t 
     return layer >= first && (!period || (layer + 1) % period);
 }
 
-/* The layers that layer_types names, or those of the rule. */
-static int set_layers(struct model_config *c, const json_t *types, int64_t first, const char *what,
-                      struct err *e)
+/* layer_types: an entry a layer; none has a window where the other keys say that there is none. */
+static int check_types(const struct model_config *c, const json_t *types, int on, const char *what,
+                       struct err *e)
 {
-    int listed = json_is_array(types);
-    if (c->n_layers > MODEL_LISTED_LAYERS)
+    if (on && c->n_layers > MODEL_LISTED_LAYERS)
         return err_set(e, ERR_CONFIG,
                        "%s: num_hidden_layers %lld with sliding_window: at most %d layers can have one", what,
                        (long long)c->n_layers, MODEL_LISTED_LAYERS);
-    if (listed && (int64_t)json_array_size(types) != c->n_layers)
+    if (!types || json_is_null(types))
+        return 0;
+    if (!json_is_array(types))
+        return err_set(e, ERR_CONFIG, "%s: layer_types: a list with an entry a layer is taken", what);
+    if ((int64_t)json_array_size(types) != c->n_layers)
         return err_set(e, ERR_CONFIG, "%s: layer_types has %zu entries for num_hidden_layers %lld", what,
                        json_array_size(types), (long long)c->n_layers);
+    for (size_t i = 0; !on && i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (type && !strcmp(type, SLIDING))
+            return err_set(e, ERR_CONFIG,
+                           "%s: layer_types has a window in layer %zu, and there is no sliding_window: give "
+                           "one",
+                           what, i);
+    }
+    return 0;
+}
+
+/* The layers that layer_types names, or those of the rule. */
+static void set_layers(struct model_config *c, const json_t *types, int64_t first)
+{
+    int listed = json_is_array(types);
 
     for (int64_t i = 0; i < c->n_layers; i++) {
         const char *type = listed ? json_string_value(json_array_get(types, (size_t)i))
@@ -42,7 +60,6 @@ static int set_layers(struct model_config *c, const json_t *types, int64_t first
         else if (!type || strcmp(type, FULL))
             config_not_computed(c, "layer_types with %.40s", type ? type : "something else than text");
     }
-    return 0;
 }
 
 static int any_window(const struct model_config *c)
@@ -68,9 +85,12 @@ static int read_rule(struct model_config *c, const json_t *o, const char *what, 
     if (f->window_period) {
         TRY(jx_int(o, what, "_sliding_window_pattern", &c->window_period, e));
         TRY(jx_int(o, what, "sliding_window_pattern", &c->window_period, e));
+        if (c->window_period < 1)
+            return err_set(e, ERR_CONFIG, "%s: sliding_window_pattern is %lld: it must be 1 or more", what,
+                           (long long)c->window_period);
     }
 
-    if (on && (c->window < 1 || *first < 0 || c->window_period < 0))
+    if (on && (c->window < 1 || *first < 0))
         return err_set(e, ERR_CONFIG,
                        "%s: sliding_window %lld from layer %lld: a token sees itself, make it 1 or more",
                        what, (long long)c->window, (long long)*first);
@@ -88,8 +108,10 @@ int config_read_windows(struct model_config *c, const json_t *o, const char *wha
     if (c->family->window == WINDOW_NONE)
         return 0;
     rc = read_rule(c, o, what, &first, e);
+    if (rc >= 0 && check_types(c, json_object_get(o, "layer_types"), rc, what, e) < 0)
+        return -e->code;
     if (rc > 0)
-        rc = set_layers(c, json_object_get(o, "layer_types"), first, what, e);
+        set_layers(c, json_object_get(o, "layer_types"), first);
     family_set(c, F_WINDOW, any_window(c));
     if (!any_window(c))
         c->window = 0;

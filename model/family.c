@@ -303,7 +303,7 @@ static const struct param_row neox_head[] = {
     SIZE("hidden_size", hidden), SIZE("num_hidden_layers", n_layers), SIZE("num_attention_heads", n_heads), \
     SIZE("num_key_value_heads", n_kv), SIZE("head_dim", head_dim), SIZE("intermediate_size", inter), \
     SIZE("vocab_size", vocab), SIZE("max_position_embeddings", max_pos)
-/* Two spellings of one size: the later one in the file's list wins. */
+/* Two spellings of one size: a file that has both must give one number. */
 #define EXPERT_SIZES \
     SIZE("num_local_experts", n_experts), SIZE("num_experts", n_experts), \
     SIZE("num_experts_per_tok", experts_per_token)
