@@ -210,7 +210,7 @@ int run_open(struct run *r, int argc, char **argv, const struct ranks *ranks, st
     TRY(localise_data(r, e));
 
     if (r->cfg.not_trained[0] && !r->o.eval_only)
-        return err_set(e, ERR_CONFIG, "config.json: %s", r->cfg.not_trained);
+        return err_set(e, ERR_CONFIG, "config.json has %s", r->cfg.not_trained);
     TRY(layout_check(&ranks->layout, &r->cfg, e));
     TRY(set_grain(r, &ranks->layout, term, e));
     TRY(set_expert_leaf(r, e));
