@@ -18,6 +18,16 @@ here "pipeline with recomputed layers, ZeRO-1" --pp 2 --ranks 4 --zero 1 --micro
 here "ZeRO-2, saved in the background" --ranks 2 --zero 2 --save-async --save-every 1
 here "deferred gradients" --pp 2 --micro-batch 2 --schedule zero-bubble
 here "samples and evaluation" --eval-data "$TMP/text" --eval-every 2 --sample-every 2
+if [ "$device" = fake ]; then              # not tried on a GPU yet
+    family "$TMP/model.json" mixtral
+    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 3 --seq-len 33 --global-batch 4 --threads 1 --balance global --balance-rate 0.3)
+    reference
+    here "counts of experts" --micro-batch 2
+    family "$TMP/model.json" deepseek_plain
+    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 3 --seq-len 33 --global-batch 4 --threads 1 --balance bias --balance-rate 0.1)
+    reference
+    here "correction biases" --ranks 2
+fi
 export SHARDLINE_CUDA=simt                 # bf16 on tensor cores has bits of its own
 for name in gpt2 qwen3; do
     family "$TMP/model.json" $name

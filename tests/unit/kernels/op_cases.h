@@ -247,8 +247,9 @@ static void routing(struct both *b, enum dtype dt)
 {
     enum { R = 11, E = 70, K = 5, C = 101 };
     const struct leaves l = leaves_of(C, 8, 0, 8);
-    int logits = fill(b, DT_F32, R * E), dl = fill(b, dt, R * E), bias = fill(b, DT_F32, E),
-        expert = fill(b, DT_F32, R * K), weight = fill(b, DT_F32, R * K), dw = fill(b, DT_F32, R * K);
+    int logits = fill(b, DT_F32, R * E), dl = fill(b, dt, R * E), for_all = fill(b, dt, R * E),
+        bias = fill(b, DT_F32, E), expert = fill(b, DT_F32, R * K), weight = fill(b, DT_F32, R * K),
+        dw = fill(b, DT_F32, R * K);
     int y = fill(b, dt, R * K * C), out = fill(b, DT_F32, R * C), shared = fill(b, dt, R * C),
         gate = fill(b, DT_F32, R), dgate = fill(b, dt, R), count = fill(b, DT_F32, 3 * E);
     int32_t place[R * K], counts[3 * E];
@@ -260,12 +261,15 @@ static void routing(struct both *b, enum dtype dt)
     {
         struct mat ym = MAT(y, dt, R * K, C), om = MAT(out, DT_F32, R, C), sm = MAT(shared, dt, R, C);
         const struct balance terms = { 0.01f, 0.02f, (int32_t *)b->p[count][k], seqs_of(3, 4, 1) };
+        const struct balance one_count = { 0.01f, 0, (int32_t *)b->p[count][k] + E, { 0 } };
         dev_write(D, b->p[count][k], counts, sizeof counts);
         for (enum router_weights w = ROUTER_CHOSEN; w <= ROUTER_SIGMOID; w++) {
             const struct expert_router r = { E, K, w, 1, 7, 3, 2.5f, F(bias) };
             KERNEL(D, route, &r, (int32_t *)b->p[expert][k], F(weight), MAT(logits, DT_F32, R, E));
             KERNEL(D, route_dx, &r, MAT(dl, dt, R, E), MAT(logits, DT_F32, R, E), (int32_t *)b->p[expert][k],
                    F(weight), F(dw), &terms);
+            KERNEL(D, route_dx, &r, MAT(for_all, dt, R, E), MAT(logits, DT_F32, R, E),
+                   (int32_t *)b->p[expert][k], F(weight), F(dw), &one_count);
         }
         KERNEL(D, gather_scaled, MAT(dl, dt, R, C % E), listed_of(MAT(y, dt, R * K, C), place), F(weight),
                place);
