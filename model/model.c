@@ -126,6 +126,14 @@ static int open_tables(struct model *m, struct err *e)
     return rope_extend(m, m->max_pos < ROPE_FIRST ? m->max_pos : ROPE_FIRST, e);
 }
 
+size_t model_tables_measure(const struct model *m, int64_t rows, int64_t positions)
+{
+    const struct model_config *c = &m->table.cfg;
+    size_t bytes = sizeof(float) * (size_t)(rows * (m->hidden + 4)) + forward_lists_bytes(m, rows);
+    int64_t rope = m->learned_positions ? 0 : 1 + (c->rope_local_theta > 0);
+    return bytes + sizeof(float) * (size_t)(rope * 2 * positions * (c->rope_dim / 2));
+}
+
 int model_open(struct model *m, const struct model_config *cfg, const struct model_open *how, struct err *e)
 {
     const struct layout *lay = &how->layout;

@@ -108,6 +108,9 @@ struct model_open {
 /* Collective. ERR_MEMORY, ERR_USAGE (more positions than the model has learned), and those of model_shape. */
 int model_open(struct model *m, const struct model_config *cfg, const struct model_open *how, struct err *e);
 void model_close(struct model *m);
+/* Bytes of the tables and row buffers of model_open() for that many rows and positions; not those of sequence
+ * parallelism. m: from model_shape() too. */
+size_t model_tables_measure(const struct model *m, int64_t rows, int64_t positions);
 
 /* Index of the local part with this kind in `unit`, or -1. */
 int model_part(const struct model *m, int unit, enum param_kind kind);

@@ -68,8 +68,20 @@ struct layout server_layout(const struct server *s)
     return (struct layout){ .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = (int)s->o.ep };
 }
 
-/* What a rank will hold: weights and packs, keys and values; what reading the weights needs besides is free
- * again when the pages are taken. */
+/* Bytes of a step's buffers. m: from model_shape(). */
+static int64_t work_bytes(const struct server *s, struct model *m)
+{
+    int64_t rows = engine_max_rows(&s->size);
+    struct forward_work none;
+    struct arena a = { 0 };
+
+    m->tp = s->tp; /* borrowed: its size is asked for */
+    forward_work_carve(m, &a, rows, s->size.max_wants, &none);
+    return (int64_t)(a.used + model_tables_measure(m, rows, s->service.ctx));
+}
+
+/* What a rank will hold: weights and packs, keys and values, a step's buffers; what reading the weights needs
+ * besides is free again when the latter two are taken. */
 static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct err *e)
 {
     const struct layout lay = server_layout(s);
@@ -79,10 +91,10 @@ static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct 
                          s->o.numerics, e);
     if (rc < 0)
         return rc;
-    int64_t kv = server_kv_bytes(s) / s->o.tp;
+    int64_t kv = server_kv_bytes(s) / s->o.tp, work = work_bytes(s, &m);
     bytes[MEM_PARAMS] = (int64_t)resident_measure(&m, &reading);
     bytes[MEM_KV] = kv;
-    bytes[MEM_WORK] = (int64_t)reading > kv ? (int64_t)reading - kv : 0;
+    bytes[MEM_WORK] = (int64_t)reading > kv + work ? (int64_t)reading - kv : work;
     model_close(&m);
     return 0;
 }
@@ -96,12 +108,15 @@ static int check_memory(struct server *s, struct err *e)
     int n = 0, rc = measure_rank(s, bytes, e);
     TRY(comm_agree(s->mesh.all, rc, e));
     TRY(memory_places(s->mesh.all, s->dev, bytes, &place, &n, e));
-    if (!memory_place_is_full(place))
+    memory_place_text(place, need);
+    if (!memory_place_is_full(place)) {
+        if (s->o.verbose)
+            log_line(&s->log, "%s", need);
         goto out;
+    }
 
     /* every rank sees the same places, so all refuse alike */
     int64_t left = place->memory.free_bytes - (place->total_bytes - place->bytes[MEM_KV]);
-    memory_place_text(place, need);
     log_bytes(kv, (double)left * comm_size(s->mesh.all) / place->n_ranks);
     rc = left > 0
              ? err_set(e, ERR_USAGE, "%s: use --kv-memory %s or less, or more ranks on more machines (--tp)",

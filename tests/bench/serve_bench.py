@@ -9,7 +9,6 @@ while 1, 8, 32 sequences decode (n over the median time between tokens). rN and 
 tokens/s of answers of 16 over N connections. Contestants take --rounds turns: a figure is the best, a ratio the median. Weights are
 random. The models are made in a folder of TMPDIR, or stay in --models DIR for the next run."""
 import argparse
-import array
 import json
 import os
 import random
@@ -22,60 +21,10 @@ import time
 import urllib.request
 
 from contest import Table, log, peer_has, peer_lines
+from serve_models import SIZES, make_model
 
-SIZES = {  # hidden, layers, heads, kv heads, ffn, vocabulary: the shapes of the peers' programs
-    "260k": (64, 5, 8, 4, 172, 512),
-    "tiny": (288, 6, 6, 6, 768, 32000),
-    "110m": (768, 12, 12, 12, 2048, 32000),
-    "1b": (2048, 22, 32, 4, 5632, 32000),
-}
 BATCHES = (1, 8, 32)
 LOADS = {f"{kind}{n}": (n, tokens) for kind, tokens in (("r", 1), ("t", 16)) for n in (1, 32, 256)}
-
-
-def tensors(size):
-    h, layers, heads, kv, ffn, vocab = SIZES[size]
-    d = h // heads
-    yield "model.embed_tokens.weight", (vocab, h)
-    for i in range(layers):
-        at = f"model.layers.{i}."
-        yield at + "input_layernorm.weight", (h,)
-        for part, rows in (("q", h), ("k", kv * d), ("v", kv * d), ("o", h)):
-            yield at + f"self_attn.{part}_proj.weight", (rows, h)
-        yield at + "post_attention_layernorm.weight", (h,)
-        for part, shape in (("gate", (ffn, h)), ("up", (ffn, h)), ("down", (h, ffn))):
-            yield at + f"mlp.{part}_proj.weight", shape
-    yield "model.norm.weight", (h,)
-    yield "lm_head.weight", (vocab, h)
-
-
-def make_model(size, dtype, where):
-    """A Hugging Face folder; the values are normal numbers repeated, each tensor from another place."""
-    h, layers, heads, kv, ffn, vocab = SIZES[size]
-    rng, width = random.Random(7), 2 if dtype == "bf16" else 4
-    floats = array.array("f", (rng.gauss(0, 0.02) for _ in range(1 << 18)))
-    block = floats.tobytes() if width == 4 else array.array("H", (x >> 16 for x in array.array("I", floats.tobytes()))).tobytes()
-    os.makedirs(where)
-    header, at = {}, 0
-    for name, shape in tensors(size):
-        n = width * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": "BF16" if width == 2 else "F32", "shape": shape, "data_offsets": [at, at + n]}
-        at += n
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    with open(os.path.join(where, "model.safetensors"), "wb") as f:
-        f.write(len(head).to_bytes(8, "little") + head)
-        for name, shape in tensors(size):
-            n = header[name]["data_offsets"][1] - header[name]["data_offsets"][0]
-            start = rng.randrange(0, 1 << 16) * 4
-            while n > 0:
-                part = block[start:start + n]
-                f.write(part)
-                n, start = n - len(part), 0
-    with open(os.path.join(where, "config.json"), "w") as f:
-        json.dump({"model_type": "llama", "hidden_size": h, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv,
-                   "intermediate_size": ffn, "vocab_size": vocab, "max_position_embeddings": 2048, "tie_word_embeddings": False,
-                   "torch_dtype": "bfloat16" if width == 2 else "float32"}, f)
 
 
 class Server:
@@ -115,7 +64,7 @@ def pbench(a, s, vocab, requests, connections, prompt, answer):
 
 
 def ours(a, size, model, numerics, into):
-    vocab, rng = SIZES[size][5], random.Random()
+    vocab, rng = SIZES[size].vocab, random.Random()
     s = Server(a, model, numerics)
     try:
         def ids(n):
@@ -152,8 +101,10 @@ def peers_for(a, size, dtype, model, tmp):
     if peer_has("llama_cpp", "serve_llama.py") and peer_has("gguf", "llama_gguf.py"):
         kind = "bf16" if dtype == "bf16" else "f32"
         path = os.path.join(tmp, f"{size}-{kind}.gguf")
-        if not os.path.exists(path):
-            subprocess.run([os.environ["PEER_PYTHON"], os.path.join(os.environ["PEERS"], "llama_gguf.py"), size, tmp, kind], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        dense = [os.path.join(os.environ["PEERS"], "llama_gguf.py"), size, tmp, kind]
+        mixture = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "moe_gguf.py"), model, path]
+        if not os.path.exists(path) and (kind == "bf16" or not SIZES[size].experts):
+            subprocess.run([os.environ["PEER_PYTHON"], *(mixture if SIZES[size].experts else dense)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if os.path.exists(path):
             out["llama.cpp"] = lambda into: peer_figures(peer_lines("serve_llama.py", a.threads * a.tp, path), into)
     if peer_has("transformers", "serve_hf.py"):
