@@ -33,6 +33,13 @@ void experts_loop_dx(struct dev *d, const struct gemm_ops *ops, struct mat dx, i
                      const struct expert_rows *g);
 void experts_loop_dw(struct dev *d, const struct gemm_ops *ops, const struct tree_acc *acc, int64_t ld,
                      struct listed dy, struct listed x, const struct expert_rows *g);
+/* Rows of expert e. */
+static inline int64_t expert_row_count(const struct expert_rows *g, int e)
+{
+    return g->begin[e + 1] - g->begin[e];
+}
+/* Makes y NaN: there was no memory for its product. */
+void experts_set_nan(struct dev *d, struct mat y);
 /* out[0..n) = in[0..n) without their lists: the first `rows` rows of each that has one are copied to scratch.
  * Returns `more` bytes of scratch behind the copies; NULL: no memory. */
 char *experts_copy_lists(struct dev *d, struct mat *out, int n, const struct listed *in, int64_t rows,

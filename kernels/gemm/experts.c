@@ -43,15 +43,13 @@ struct dw_plan {
     signed char from[TREE_DEPTH_MAX];
 };
 
-static int64_t rows_of(const struct expert_rows *g, int e) { return g->begin[e + 1] - g->begin[e]; }
-
 /* The operand's rows of expert e. */
 static struct listed rows_from(struct listed x, const struct expert_rows *g, int e)
 {
     const int64_t begin = g->begin[e];
     if (x.list)
         return listed_of(x.m, x.list + begin);
-    return listed_of(mat_rows(x.m, begin, rows_of(g, e)), NULL);
+    return listed_of(mat_rows(x.m, begin, expert_row_count(g, e)), NULL);
 }
 
 /* `bytes` bytes at *at, which moves behind them. base NULL: only counts. */
@@ -99,9 +97,9 @@ static void experts_add(struct experts *x, const struct product *p, int e, int t
     const int64_t tasks = product_tasks(threads), all = x->g->begin[x->g->n];
     int n_busy = 0;
     for (int i = 0; i < x->g->n; i++)
-        n_busy += rows_of(x->g, i) > 0;
+        n_busy += expert_row_count(x->g, i) > 0;
     const int64_t even = ceil_div(tasks, n_busy ? n_busy : 1),
-                  share = ceil_div(tasks * rows_of(x->g, e), all ? all : 1);
+                  share = ceil_div(tasks * expert_row_count(x->g, e), all ? all : 1);
     x->p[x->n] = *p;
     x->of[x->n] = e;
     x->n += product_open(&x->p[x->n], threads, even > share ? even : share);
@@ -179,14 +177,6 @@ static void run_all(struct dev *d, struct experts *x, void (*point)(const struct
     }
 }
 
-/* Without memory the results are NaN. */
-static void poison(struct mat y)
-{
-    float *level[1] = { y.p };
-    const struct product p = { .m = y.rows, .n = y.cols, .level = level, .ld = y.ld, .sum.depth_after = 1 };
-    product_poison(&p);
-}
-
 /* ---- linear_experts, linear_dx_experts ---- */
 void gemm_linear_experts(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct listed x,
                          const struct expert_rows *g, const struct panels *w)
@@ -197,7 +187,7 @@ void gemm_linear_experts(struct dev *d, const struct gemm_tiles *const *tiles, s
     if (g->begin[g->n] == 0)
         return;
     if (!experts_open(d, &all, 1, 0)) {
-        poison(y);
+        experts_set_nan(d, y);
         return;
     }
     sum_of_leaves(&sum, &cuts, w->dt, 1, &w->leaves);
@@ -207,7 +197,7 @@ void gemm_linear_experts(struct dev *d, const struct gemm_tiles *const *tiles, s
         const struct product p = { .tiles = tiles[w->dt],
                                    .layout = GEMM_LINES,
                                    .dt = w->dt,
-                                   .m = rows_of(g, e),
+                                   .m = expert_row_count(g, e),
                                    .n = w->n,
                                    .panels = w[e].p,
                                    .n_src = 1,
@@ -237,7 +227,7 @@ void gemm_linear_dx_experts(struct dev *d, const struct gemm_tiles *const *tiles
     if (g->begin[g->n] == 0)
         return;
     if (!experts_open(d, &all, n_w, 0)) {
-        poison(dx);
+        experts_set_nan(d, dx);
         return;
     }
     sum_of_leaves(&sum, &cuts, dt, n_w, l);
@@ -249,7 +239,7 @@ void gemm_linear_dx_experts(struct dev *d, const struct gemm_tiles *const *tiles
         const struct product p = { .tiles = tiles[dt],
                                    .layout = GEMM_LINES,
                                    .dt = dt,
-                                   .m = rows_of(g, e),
+                                   .m = expert_row_count(g, e),
                                    .n = dx.cols,
                                    .n_src = n_w,
                                    .src = src,
@@ -387,11 +377,14 @@ static int moves_levels(const struct experts *x, int *adds)
     return moves;
 }
 
-static void poison_levels(const struct tree_acc *acc, int64_t ld, int64_t m, int64_t n, int n_experts)
+/* level: a level's shape. */
+static void poison_levels(struct dev *d, const struct tree_acc *acc, struct mat level, int n_experts)
 {
     for (int e = 0; e < n_experts; e++)
-        if (acc[e].level[0])
-            poison(mat_of(acc[e].level[0], DT_F32, m, n, ld));
+        if (acc[e].level[0]) {
+            level.p = acc[e].level[0];
+            experts_set_nan(d, level);
+        }
 }
 
 void gemm_linear_dw_experts(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc,
@@ -402,7 +395,7 @@ void gemm_linear_dw_experts(struct dev *d, const struct gemm_tiles *const *tiles
     if (g->n_leaves <= 0)
         return;
     if (!experts_open(d, &all, 0, g->n_leaves)) {
-        poison_levels(acc, ld, dy.m.cols, x.m.cols, g->n);
+        poison_levels(d, acc, mat_of(NULL, DT_F32, dy.m.cols, x.m.cols, ld), g->n);
         return;
     }
     for (int e = 0; e < g->n; e++) {
@@ -416,8 +409,8 @@ void gemm_linear_dw_experts(struct dev *d, const struct gemm_tiles *const *tiles
                                    .dt = x.m.dt,
                                    .m = dy.m.cols,
                                    .n = x.m.cols,
-                                   .n_a_rows = rows_of(g, e),
-                                   .n_b_rows = rows_of(g, e),
+                                   .n_a_rows = expert_row_count(g, e),
+                                   .n_b_rows = expert_row_count(g, e),
                                    .level = acc[e].level,
                                    .ld = ld,
                                    .sum = plan->sum };

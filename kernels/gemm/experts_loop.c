@@ -28,27 +28,24 @@ char *experts_copy_lists(struct dev *d, struct mat *out, int n, const struct lis
     return to;
 }
 
-/* Without memory the results are NaN. */
-static void poison(struct dev *d, struct mat y)
+void experts_set_nan(struct dev *d, struct mat y)
 {
     for (int64_t i = 0; i < y.rows; i++)
         dev_fill(d, (float *)y.p + i * y.ld, 0xff, (size_t)y.cols * 4);
 }
-
-static int64_t rows_of(const struct expert_rows *g, int e) { return g->begin[e + 1] - g->begin[e]; }
 
 void experts_loop_linear(struct dev *d, const struct gemm_ops *ops, struct mat y, struct listed x,
                          const struct expert_rows *g, const struct panels *w)
 {
     struct mat from;
     if (!experts_copy_lists(d, &from, 1, &x, g->begin[g->n], 0)) {
-        poison(d, y);
+        experts_set_nan(d, y);
         return;
     }
     for (int e = 0; e < g->n; e++)
-        if (rows_of(g, e) > 0)
-            ops->linear(d, mat_rows(y, g->begin[e], rows_of(g, e)),
-                        mat_rows(from, g->begin[e], rows_of(g, e)), &w[e]);
+        if (expert_row_count(g, e) > 0)
+            ops->linear(d, mat_rows(y, g->begin[e], expert_row_count(g, e)),
+                        mat_rows(from, g->begin[e], expert_row_count(g, e)), &w[e]);
 }
 
 void experts_loop_dx(struct dev *d, const struct gemm_ops *ops, struct mat dx, int n_w,
@@ -58,14 +55,14 @@ void experts_loop_dx(struct dev *d, const struct gemm_ops *ops, struct mat dx, i
     enum { MOST = 8 };
     struct mat from[MOST], rows[MOST];
     if (n_w > MOST || !experts_copy_lists(d, from, n_w, dy, g->begin[g->n], 0)) {
-        poison(d, dx);
+        experts_set_nan(d, dx);
         return;
     }
     for (int e = 0; e < g->n; e++) {
         for (int s = 0; s < n_w; s++)
-            rows[s] = mat_rows(from[s], g->begin[e], rows_of(g, e));
-        if (rows_of(g, e) > 0)
-            ops->linear_dx(d, mat_rows(dx, g->begin[e], rows_of(g, e)), n_w, rows, w + e * n_w, l);
+            rows[s] = mat_rows(from[s], g->begin[e], expert_row_count(g, e));
+        if (expert_row_count(g, e) > 0)
+            ops->linear_dx(d, mat_rows(dx, g->begin[e], expert_row_count(g, e)), n_w, rows, w + e * n_w, l);
     }
 }
 
@@ -76,7 +73,7 @@ static void minus_zero(struct dev *d, struct mat m)
     int32_t *ids = dev_scratch(d->host, 2, sizeof *ids * (size_t)m.rows);
     none.rows = 0;
     if (!ids) {
-        poison(d, m);
+        experts_set_nan(d, m);
         return;
     }
     memset(ids, 0xff, sizeof *ids * (size_t)m.rows);
@@ -154,6 +151,6 @@ void experts_loop_dw(struct dev *d, const struct gemm_ops *ops, const struct tre
         if (leaf.level[0] && spare)
             dw_of_expert(d, ops, leaf, level, from, g, e);
         else if (leaf.level[0])
-            poison(d, mat_of(leaf.level[0], DT_F32, level.rows, level.cols, ld));
+            experts_set_nan(d, mat_of(leaf.level[0], DT_F32, level.rows, level.cols, ld));
     }
 }

@@ -396,6 +396,16 @@ static void run_experts(void *arg)
     p->k->ops->linear_experts(p->k->d, p->y, listed_of(p->x, x->list), &x->g, p->ring);
 }
 
+/* As many products of as many rows one after the other: what a loop over the experts takes. */
+static void run_experts_apart(void *arg)
+{
+    struct experts *x = arg;
+    struct product *p = &x->dense;
+    for (int e = 0; e < EXPERTS; e++)
+        p->k->ops->linear(p->k->d, mat_rows(p->y, x->begin[e], expert_row_count(&x->g, e)),
+                          mat_rows(p->x, x->begin[e], expert_row_count(&x->g, e)), &p->ring[e]);
+}
+
 static void run_experts_dx(void *arg)
 {
     struct experts *x = arg;
@@ -436,7 +446,24 @@ static void close_experts(struct bench *k, struct experts *x)
     close_product(&x->dense);
 }
 
-static void bench_experts(struct bench *k, enum dtype dt, int64_t rows)
+/* Few rows: against the same weights in products of their own, and against reading them. */
+static void bench_few_experts(struct bench *k, struct experts *x, int64_t rows, double work,
+                              struct reader *read)
+{
+    const enum dtype dt = x->dense.x.dt;
+    const double bytes = 1e-9 * EXPERTS * EXPERT_N * EXPERT_K * (double)dtype_size(dt);
+    char name[64];
+    snprintf(name, sizeof name, "experts together %s %dx%dx%dx%d", name_of(dt), EXPERTS, (int)rows, EXPERT_N,
+             EXPERT_K);
+    compare(k, name, "GFLOP/s", (struct contestant){ run_experts, x, work }, "one by one",
+            (struct contestant){ run_experts_apart, x, work }, 0);
+    snprintf(name, sizeof name, "experts bytes %s %dx%dx%dx%d", name_of(dt), EXPERTS, (int)rows, EXPERT_N,
+             EXPERT_K);
+    compare(k, name, "GB/s", (struct contestant){ run_experts, x, bytes }, "read",
+            (struct contestant){ run_read, read, READ_GB }, 0);
+}
+
+static void bench_experts(struct bench *k, enum dtype dt, int64_t rows, struct reader *read)
 {
     static const struct {
         const char *what;
@@ -457,6 +484,8 @@ static void bench_experts(struct bench *k, enum dtype dt, int64_t rows)
         compare(k, name, "GFLOP/s", (struct contestant){ sides[i].ours, &x, work }, "dense",
                 (struct contestant){ sides[i].dense, &x.dense, work }, 0);
     }
+    if (rows <= 8)
+        bench_few_experts(k, &x, rows, work, read);
     x.dense.n_ring = EXPERTS;
     close_experts(k, &x);
 }
@@ -464,7 +493,7 @@ static void bench_experts(struct bench *k, enum dtype dt, int64_t rows)
 /* Weight gradients of 512 rows an expert in leaves of fewer rows, against one leaf. */
 static void bench_leaves(struct bench *k, enum dtype dt)
 {
-    enum { SOME = 2, MANY = 512, FEWEST = 4 };
+    enum { SOME = 2, MANY = 512, FEWEST = 1 };
     struct experts x;
     int64_t ends[SOME * MANY / FEWEST];
     if (k->only && !strstr("experts dw leaves", k->only))
@@ -593,7 +622,7 @@ static void bench_dtype(struct bench *k, enum dtype dt, struct reader *read)
     for (int i = 0; i < (k->quick ? 1 : COUNT(few)); i++)
         bench_rows(k, dt, few[i], read);
     for (int i = 0; i < (k->quick ? 1 : COUNT(rows_an_expert)); i++)
-        bench_experts(k, dt, rows_an_expert[i]);
+        bench_experts(k, dt, rows_an_expert[i], read);
     if (!k->quick)
         bench_leaves(k, dt);
     bench_pack(k, dt);

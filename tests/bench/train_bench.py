@@ -5,25 +5,35 @@ usage: train_bench.py [--bin DIR] [--rounds N] [--steps N] [--into FILE [--secon
 WORD...: only rows whose name has every WORD; WORD,WORD: one of the two. --into: adds new figures to FILE and does not measure those in
 it again; no measurement begins after S seconds. The same command, repeated while its status is 3, measures all rows in pieces.
 PEERS=DIR (a folder with train_torch.py) and PEER_PYTHON=python with torch add the peers. MFU: operations of products and causal
-attention as a share of the speed of products that the same run measures. Nothing is saved: the ranks are killed after the last step."""
+attention as a share of the speed of products that the same run measures. Nothing is saved: the ranks are killed after the last step.
+Mixtures of experts (10m-moe, 110m-moe) stand beside a dense model of equal active shape (the ratio is that of the MFUs) and beside
+transformers + torch (train_torch_moe.py, which needs PEER_PYTHON alone); their ratios are medians of the ratios of the turns."""
 import argparse
 import json
 import os
 import random
 import shutil
 import signal
+import statistics
 import struct
 import subprocess
 import sys
 import tempfile
 import time
 
-from contest import Table, log, peer_has, peer_lines
+from contest import PYTHON, Table, log, peer_has, peer_lines
 
 SIZES = {  # hidden, layers, heads, ffn, vocabulary: the shapes of the peers' program; sequences a step at 256 tokens, half as many at 512
     "10m": (256, 6, 4, 704, 8192, 8),
     "110m": (768, 12, 12, 2048, 32000, 4),
 }
+# hidden, layers, heads, kv heads, width of an expert, vocabulary, sequences of 256 a step; 8 experts, 2 of them for a token: 256 rows an expert
+# and step at least
+MIXTURES = {
+    "10m-moe": (384, 6, 8, 4, 512, 256, 8),
+    "110m-moe": (768, 12, 12, 12, 1024, 32000, 4),
+}
+EXPERTS, CHOSEN = 8, 2
 LAYOUTS = {  # ranks, threads, our flags, the peer's mode
     "1x2": (1, 2, [], "single"),
     "ddp 2x1": (2, 1, [], "ddp"),
@@ -37,17 +47,20 @@ def sequences(size, seq):
 
 
 def ours(a, size, layout, dtype, seq, numerics):
-    """The best step: {value, mfu, rss}, or None."""
-    vocab = SIZES[size][4]
     ranks, threads, flags, _ = LAYOUTS[layout]
+    batch = ["--ranks", ranks, "--threads", threads, "--seq-len", seq, "--global-batch", sequences(size, seq)]
+    return best_step(a, size, SIZES[size][4], [*batch, "--dtype", dtype, "--numerics", numerics, *flags])
+
+
+def best_step(a, model, vocab, flags):
+    """The best step of a run of MODEL.json: {value, mfu, rss}, or None."""
     logs = os.path.join(a.tmp, "log.jsonl")
     if os.path.exists(logs):
         os.unlink(logs)
     out = os.path.join(a.tmp, "out")
     shutil.rmtree(out, ignore_errors=True)         # the last run may have saved
-    cmd = [os.path.join(a.bin, "ptrain"), "--data", os.path.join(a.tmp, f"{vocab}.u16"), "--out", out, "--model", os.path.join(a.tmp, size + ".json"),
-           "--ranks", ranks, "--threads", threads, "--seq-len", seq, "--global-batch", sequences(size, seq), "--steps", a.steps + 2,
-           "--dtype", dtype, "--numerics", numerics, "--log", logs, *flags]
+    cmd = [os.path.join(a.bin, "ptrain"), "--data", os.path.join(a.tmp, f"{vocab}.u16"), "--out", out, "--model", os.path.join(a.tmp, model + ".json"),
+           "--steps", a.steps + 2, "--log", logs, *flags]
     p = subprocess.Popen([str(x) for x in cmd], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     steps, deadline = [], time.time() + 300
     while len(steps) < a.steps + 1 and time.time() < deadline and p.poll() is None:
@@ -80,8 +93,20 @@ def make_inputs(tmp):
         with open(os.path.join(tmp, size + ".json"), "w") as f:
             json.dump({"model_type": "llama", "hidden_size": h, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads,
                        "intermediate_size": ffn, "vocab_size": vocab, "max_position_embeddings": 2048, "tie_word_embeddings": False}, f)
-        with open(os.path.join(tmp, f"{vocab}.u16"), "wb") as f:
-            f.write(struct.pack("<200000H", *(rng.randrange(vocab) for _ in range(200000))))
+        make_tokens(tmp, rng, vocab)
+    for name, (h, layers, heads, kv, width, vocab, _) in MIXTURES.items():
+        shape = {"hidden_size": h, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv, "vocab_size": vocab,
+                 "max_position_embeddings": 2048, "tie_word_embeddings": False}
+        with open(os.path.join(tmp, name + ".json"), "w") as f:
+            json.dump(dict(shape, model_type="mixtral", intermediate_size=width, num_local_experts=EXPERTS, num_experts_per_tok=CHOSEN), f)
+        with open(os.path.join(tmp, name + "-dense.json"), "w") as f:
+            json.dump(dict(shape, model_type="llama", intermediate_size=CHOSEN * width), f)
+        make_tokens(tmp, rng, vocab)
+
+
+def make_tokens(tmp, rng, vocab):
+    with open(os.path.join(tmp, f"{vocab}.u16"), "wb") as f:
+        f.write(struct.pack("<200000H", *(rng.randrange(vocab) for _ in range(200000))))
 
 
 def names(words):
@@ -154,6 +179,67 @@ def row(a, table, kept, name, *what):
         table.add(name + ": exact against fast", exact["value"], fast["value"], "fast", "tokens/s")
 
 
+# ---- mixtures of experts ----
+def mixture_names(words):
+    for model in MIXTURES:
+        for dtype in ("fp32", "bf16"):
+            name = f"{model} {dtype} seq 256 1x2"
+            if all(set(w.split(",")) & set(name.split()) for w in words):
+                yield name, model, dtype
+
+
+def mixture_peer(a, model, dtype, experts):
+    """The best step of transformers + torch: {value, rss}, or None."""
+    cmd = [PYTHON, os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_torch_moe.py"), "--config", os.path.join(a.tmp, model + ".json"),
+           "--dtype", dtype, "--experts", experts, "--threads", "2", "--batch", MIXTURES[model][6], "--steps", a.steps]
+    out = subprocess.run([str(x) for x in cmd], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=900)
+    lines = [json.loads(line) for line in out.stdout.splitlines() if line.startswith(b"{")]
+    return lines[-1] if lines else None
+
+
+def mixture_contestants(a, model, dtype):
+    def run(name, numerics):
+        flags = ["--ranks", 1, "--threads", 2, "--seq-len", 256, "--global-batch", MIXTURES[model][6], "--dtype", dtype, "--numerics", numerics]
+        return best_step(a, name, MIXTURES[model][5], flags)
+
+    who = {"exact": lambda: run(model, "exact"), "dense": lambda: run(model + "-dense", "exact"), "fast": lambda: run(model, "fast")}
+    if a.transformers:
+        for experts in ("grouped_mm", "eager"):
+            who["torch " + experts] = lambda experts=experts: mixture_peer(a, model, dtype, experts)
+    return who
+
+
+def mixture_flops(model):
+    """Operations of a token in a step, of the mixture and of the dense model: products, and attention over half of the sequence."""
+    h, layers, heads, kv, width, vocab, _ = MIXTURES[model]
+    attention = 2 * h * h + 2 * h * h * kv // heads
+    dense = 6.0 * (layers * (attention + 3 * h * CHOSEN * width) + h * vocab) + 6.0 * layers * h * 256
+    return dense + 6.0 * layers * h * EXPERTS, dense
+
+
+def mixture_row(a, table, kept, name, model, dtype):
+    who, left = mixture_contestants(a, model, dtype), kept.left
+    for turn in range(a.rounds):
+        for label, run in who.items():
+            kept.turn((name, label, turn), run)
+    if kept.left > left:
+        return
+    figures = {label: [kept.figure[(name, label, t)] for t in range(a.rounds)] for label in who}
+    median = {label: statistics.median(f["value"] for f in fs if f) for label, fs in figures.items() if any(fs)}
+    if "exact" not in median:
+        return log(f"{name}: no figure")
+    rss = max(f["rss"] for f in figures["exact"] if f)
+    for label in [x for x in who if x != "exact"]:
+        pairs = [(x["value"], y["value"]) for x, y in zip(figures["exact"], figures[label]) if x and y]
+        if not pairs:
+            log(f"{name}: {label} gave no figure")
+            continue
+        of_mixture, of_dense = mixture_flops(model)
+        factor = of_mixture / of_dense if label == "dense" else 1
+        table.add(f"{name}: {'MFU ' if label == 'dense' else ''}against {label}", median["exact"], median[label], label, "tokens/s",
+                  f"{rss / 1e9:.2f} GB", ratio=factor * statistics.median(x / y for x, y in pairs))
+
+
 def main():
     top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     ap = argparse.ArgumentParser()
@@ -166,10 +252,11 @@ def main():
     ap.add_argument("words", nargs="*")
     a = ap.parse_args()
     if a.list:
-        return print("\n".join(w[0] for w in names(a.words)))
+        return print("\n".join(w[0] for w in [*names(a.words), *mixture_names(a.words)]))
     a.tmp = tempfile.mkdtemp(prefix="shardline-bench-")
     make_inputs(a.tmp)
     a.torch, a.deepspeed = peer_has("torch", "train_torch.py"), peer_has("deepspeed", "train_torch.py")
+    a.transformers = subprocess.run([PYTHON, "-c", "import torch, transformers"], stderr=subprocess.DEVNULL).returncode == 0
     if not a.torch:
         log("no peers: PEERS and PEER_PYTHON are not set, or that python has no torch")
     kept = Kept(a.into, a.seconds)
@@ -177,6 +264,8 @@ def main():
     try:
         for what in names(a.words):
             row(a, table, kept, *what)
+        for what in mixture_names(a.words):
+            mixture_row(a, table, kept, *what)
     finally:
         shutil.rmtree(a.tmp, ignore_errors=True)
     if kept.left:
