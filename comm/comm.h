@@ -114,6 +114,8 @@ const char *comm_name(const struct comm *c);
 
 /* Bytes of the staging buffer that a rank allocates once when it passes memory from elsewhere. */
 #define COMM_STAGE ((size_t)1 << 20)
+/* Bytes that a group of so many ranks, all of one machine, takes of its first rank: for plans. */
+size_t comm_group_bytes(int size);
 
 /* Allocates memory that other ranks can read directly: device memory where the device has its own, else
  * shared memory (shm) or plain memory. Zeroed, 64-byte aligned. Collectives copy nothing from and to it;

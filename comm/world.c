@@ -316,3 +316,5 @@ void mesh_close(struct mesh *m)
     }
     m->all = NULL;
 }
+
+size_t comm_group_bytes(int size) { return size > 1 ? shm_block_bytes(size) : 0; }

@@ -82,13 +82,24 @@ static size_t copied_bytes(const struct train_work *w)
     return sum;
 }
 
+/* Two gathers a branch, and what bodies have besides. */
+static int body_records(const struct train_work *w, const struct unit *u)
+{
+    int n = 2 * u->n_branches;
+    for (int b = 0; b < u->n_branches; b++) {
+        const struct sublayer *s = &u->branch[b].body;
+        n += s->kind->deferred_records ? s->kind->deferred_records(s, w->m, &w->shape) : 0;
+    }
+    return n;
+}
+
 /* A record a parameter, two gathers a branch, the unit's end; the tied head's record and end. */
 static int most_records(const struct train_work *w)
 {
     const struct model *m = w->m;
     int n = 2;
     for (int i = 0, unit; (unit = stage_unit(m, &w->at, i)) >= 0; i++)
-        n += m->local.unit[unit].n + 2 * m->unit[unit].n_branches + 2;
+        n += m->local.unit[unit].n + body_records(w, &m->unit[unit]) + 2;
     return n;
 }
 

@@ -109,8 +109,9 @@ static int open_tables(struct model *m, struct err *e)
     m->lists_bytes = forward_lists_bytes(m, m->max_rows);
     if (m->table.cfg.n_experts) /* also on a stage without experts: ranks add their counts together */
         m->loads = calloc((size_t)(m->n_layers * m->table.cfg.n_experts), sizeof *m->loads);
+    m->rounds = m->loads ? calloc((size_t)m->n_layers, sizeof *m->rounds) : NULL;
     m->lists = m->lists_bytes ? mem_alloc(m->dev->mem, MEM_WORK, m->lists_bytes) : NULL;
-    ok = m->sum_rows && m->stat && (m->lists || !m->lists_bytes) && (m->loads || !m->table.cfg.n_experts);
+    ok = m->sum_rows && m->stat && (m->lists || !m->lists_bytes) && (m->rounds || !m->table.cfg.n_experts);
     if (m->learned_positions) {
         m->pos = calloc((size_t)m->max_rows, sizeof *m->pos);
         ok = ok && m->pos;
@@ -197,6 +198,7 @@ void model_close(struct model *m)
     free(m->chunk);
     free(m->pos);
     free(m->loads);
+    free(m->rounds);
     memset(m, 0, sizeof *m);
 }
 

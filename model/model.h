@@ -87,6 +87,8 @@ struct model {
     int expert_leaf;
     /* [n_layers][n_experts]: rows that chose an expert, added up by backward passes; NULL: no experts */
     int64_t *loads;
+    /* [n_layers]: the most rounds that a backward of a layer took (dispatch.h), 0: none; with loads */
+    float *rounds;
 };
 
 /* Sizes alone, no memory but the tables: what a plan needs. model_close after it. ERR_CONFIG: a family that
@@ -283,14 +285,26 @@ enum recompute {
     RECOMPUTE_FULL       /* all but a layer's input */
 };
 /* A micro-batch of n_seq sequences. documents: of one sequence at most, 1: attention reads whole sequences.
- * deferred_weights: a backward may leave its weight gradients for later (train_work_defer). */
+ * deferred_weights: a backward may leave its weight gradients for later (train_work_defer).
+ * expert_buffer: with ep > 1, rows of experts that a rank has memory for, in multiples of an even load; 0:
+ * for every choice. leaves: of the trees that gradients are added to (struct grads.n); 0: n_seq. */
 struct work_shape {
     int n_seq;
     int64_t seq_len;
     int documents;
     enum recompute recompute;
     int deferred_weights;
+    double expert_buffer;
+    int64_t leaves;
 };
+/* Of a layer of experts, all are alike: the rows that this rank has memory for; its even load; the most that
+ * n_seq sequences (one leaf) can bring, for which there is always room. 0 where rows do not travel (ep 1). */
+struct expert_room {
+    int64_t rows, even, least;
+    int n_seq;
+};
+/* Of micro-batches of this shape; after model_shape. */
+struct expert_room model_expert_room(const struct model *m, const struct work_shape *s);
 /* ERR_USAGE: sequences of this length cannot be shared among the ranks. */
 int train_work_check(const struct model *m, const struct work_shape *s, struct err *e);
 /* Memory for one micro-batch in a chunk. ERR_MEMORY says what to use instead. */

@@ -7,6 +7,8 @@
 void routing_carve(struct routing *r, struct arena *a)
 {
     int64_t slots = r->rows * r->k;
+    r->leaf = 0;
+    r->n_routed = r->n_leaves;
     r->expert = ARENA_NEW(a, int32_t, slots);
     r->place = ARENA_NEW(a, int32_t, slots);
     r->row = ARENA_NEW(a, int32_t, slots);
@@ -22,9 +24,10 @@ void routing_carve(struct routing *r, struct arena *a)
 /* The local expert of a slot, or -1. */
 static int local_expert(const struct routing *r, int64_t slot)
 {
-    int64_t at = slot / r->k % r->leaf_rows - r->home;
+    int64_t row = slot / r->k, at = row % r->leaf_rows - r->home, leaf = row / r->leaf_rows - r->leaf;
     int e = r->expert[slot] - r->first;
-    return e >= 0 && e < r->n_local && at >= 0 && at < r->n_home ? e : -1;
+    int is_home = at >= 0 && at < r->n_home && leaf >= 0 && leaf < r->n_routed;
+    return e >= 0 && e < r->n_local && is_home ? e : -1;
 }
 
 /* leaf_end[e][s]: how many rows of expert e are in leaf s. */

@@ -18,6 +18,7 @@ struct routing {
     int n_leaves;       /* sequences of the call, of leaf_rows rows each */
     int64_t rows, leaf_rows;
     int64_t home, n_home; /* of every sequence only rows [home, home + n_home) are routed here */
+    int leaf, n_routed;   /* and only of sequences [leaf, leaf + n_routed): a round's (dispatch.h) */
     int64_t n;            /* grouped rows */
     int32_t *expert;      /* [rows * k] by slot */
     int32_t *place;       /* [rows * k] by slot: the grouped row, -1: it is not routed here */
@@ -33,7 +34,8 @@ struct routing {
     struct mat *mat;      /* [2 * n_local], likewise for gradients of inputs */
 };
 
-/* Takes the lists of r from a: for its n_experts, k, n_local, n_leaves and rows. */
+/* Takes the lists of r from a: for its n_experts, k, n_local, n_leaves and rows. All sequences are routed
+ * until the caller sets leaf and n_routed. */
 void routing_carve(struct routing *r, struct arena *a);
 /* Fills the lists from r->expert. */
 void routing_fill(struct routing *r);

@@ -157,6 +157,17 @@ static int64_t largest_matrix(const struct model *m, const struct sublayer *s, c
     return most;
 }
 
+/* Rows that a pack's matrix meets in one call, at most. One expert gets all rows of the call, with ep > 1
+ * those of its group as far as this rank has room. */
+static int64_t most_rows(const struct model *m, const struct pack_plan *k, const struct work_shape *s)
+{
+    int64_t rows = s->n_seq * s->seq_len, room = model_expert_room(m, s).rows;
+    if (!k->n_experts || !room)
+        return rows;
+    rows *= layout_fold(&m->local.layout);
+    return rows < room ? rows : room;
+}
+
 /* A pack's matrices, transposed on the way. */
 static size_t pack_transposed_bytes(const struct model *m, const struct sublayer *s,
                                     const struct pack_plan *k)
@@ -170,7 +181,6 @@ static size_t pack_transposed_bytes(const struct model *m, const struct sublayer
 size_t train_scratch_measure(const struct model *m, const struct work_shape *s, int threads)
 {
     enum { MORE = 1 << 20 }; /* what dev_scratch takes besides */
-    int64_t rows = s->n_seq * s->seq_len;
     size_t bytes[2] = { 0 }, most = 0;
 
     for (int u = 0; u < m->table.n_units; u++)
@@ -178,8 +188,8 @@ size_t train_scratch_measure(const struct model *m, const struct work_shape *s, 
             const struct sublayer *body = &m->unit[u].branch[b].body;
             for (int k = 0; k < body->n_packs; k++) {
                 size_t t = pack_transposed_bytes(m, body, &body->pack[k]);
-                product_scratch(m, &body->pack[k], rows, largest_matrix(m, body, &body->pack[k]), threads,
-                                bytes);
+                product_scratch(m, &body->pack[k], most_rows(m, &body->pack[k], s),
+                                largest_matrix(m, body, &body->pack[k]), threads, bytes);
                 most = t > most ? t : most;
             }
         }

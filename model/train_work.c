@@ -176,6 +176,8 @@ struct train_work train_work_of(const struct model *m, int chunk, const struct w
                                    .pages = s->n_seq * pages_of(&w),
                                    .logit_ld = m->vocab_n,
                                    .training = 1,
+                                   .expert_buffer = s->expert_buffer,
+                                   .leaves = s->leaves ? s->leaves : s->n_seq,
                                    .deferred = s->deferred_weights };
     return w;
 }

@@ -240,6 +240,11 @@ static int is_of_vector(const struct model *m, const struct pack_plan *plan, int
     return of_experts == (vector >= m->local.n_units);
 }
 
+size_t weight_pack_bytes(const struct model *m, const struct sublayer *s, int k)
+{
+    return pack_bytes(m, &s->pack[k]) * (size_t)n_copies(&s->pack[k]);
+}
+
 size_t model_pack_bytes(const struct model *m, int vector)
 {
     const struct unit *u = &m->unit[m->local.unit[vector].unit];
@@ -247,8 +252,7 @@ size_t model_pack_bytes(const struct model *m, int vector)
     for (int b = 0; b < u->n_branches; b++)
         for (int k = 0; k < u->branch[b].body.n_packs; k++)
             if (is_of_vector(m, &u->branch[b].body.pack[k], vector))
-                sum += pack_bytes(m, &u->branch[b].body.pack[k]) *
-                       (size_t)n_copies(&u->branch[b].body.pack[k]);
+                sum += weight_pack_bytes(m, &u->branch[b].body, k);
     return sum;
 }
 
@@ -337,6 +341,25 @@ static void pack_matrices(const struct model *m, const struct sublayer *s, const
     pack_share(m, to, w, plan->n_slots, from->share, from->n_shares);
 }
 
+/* All copies of a plan: to[n_copies], one behind the other from `memory` on. Returns what is behind them. */
+static char *pack_copies(const struct model *m, const struct sublayer *s, int k, const struct pack_from *from,
+                         struct panels *to, char *memory)
+{
+    const struct pack_plan *plan = &s->pack[k];
+    for (int i = 0; i < n_copies(plan); i++) {
+        to[i] = (struct panels){ memory, plan->outputs, plan->inputs, m->dt, plan->leaves };
+        pack_matrices(m, s, plan, i, from, &to[i]);
+        memory += pack_bytes(m, plan);
+    }
+    return memory;
+}
+
+void weight_pack_now(const struct pass *p, const struct sublayer *s, int k, struct panels *to, void *memory)
+{
+    struct pack_from from = { .flat = p->uw->experts, .n_shares = 1 };
+    pack_copies(p->m, s, k, &from, to, memory);
+}
+
 void model_pack(const struct model *m, int vector, const struct pack_from *from, struct unit_weights *uw,
                 void *memory)
 {
@@ -344,17 +367,9 @@ void model_pack(const struct model *m, int vector, const struct pack_from *from,
     char *at = memory;
     for (int b = 0; b < u->n_branches; b++) {
         const struct sublayer *s = &u->branch[b].body;
-        for (int k = 0; k < s->n_packs; k++) {
-            const struct pack_plan *plan = &s->pack[k];
-            if (!is_of_vector(m, plan, vector))
-                continue;
-            for (int i = 0; i < n_copies(plan); i++) {
-                struct panels *p = &uw->pack[s->pack_at[k] + i];
-                *p = (struct panels){ at, plan->outputs, plan->inputs, m->dt, plan->leaves };
-                pack_matrices(m, s, plan, i, from, p);
-                at += pack_bytes(m, plan);
-            }
-        }
+        for (int k = 0; k < s->n_packs; k++)
+            if (is_of_vector(m, &s->pack[k], vector))
+                at = pack_copies(m, s, k, from, &uw->pack[s->pack_at[k]], at);
     }
 }
 

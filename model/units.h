@@ -155,6 +155,8 @@ struct call_shape {
         pages;              /* pages: 64-position pages of keys and values to take, 0: the caller has them */
     int64_t logit_ld;       /* the head: columns between rows of logits, 0: no logits */
     int training, deferred; /* with a backward pass; which may leave weight gradients for later */
+    double expert_buffer;   /* struct work_shape; 0 without a backward pass */
+    int64_t leaves;
 };
 
 struct attention_buf {
@@ -199,7 +201,8 @@ struct mlp_buf {
     float *d_act; /* [rows][inter] */
     void *transposed;
 };
-/* n: routed rows that this rank computes, grouped by expert; capacity: at most so many. */
+/* n: routed rows that this rank computes, grouped by expert; capacity: at most so many. With ep > 1 they are
+ * those of one round (dispatch.h), behind forward of round 0. */
 struct experts_buf {
     struct routing routing;
     struct arrivals arrivals; /* ep > 1 */
@@ -238,6 +241,13 @@ struct experts_buf {
     float *part;           /* [rows][hidden]: what is added to it */
     void *transposed;      /* dt: one matrix of every expert, transposed; NULL: none are stored so */
     float *bias_leaf; /* [n_local][leaves][columns of the widest bias]: gradients of biases; NULL: none */
+    /* where rounds may be several: n_partial more levels of partial sums of the experts' gradients, behind
+     * those of struct grads, [n_partial][elements of the experts' vector]; ZeRO-3, of the host: packs of gate
+     * and up for a backward, which gathers none, and where they are made */
+    int n_partial;
+    float *partial;
+    struct panels *packs;
+    void *pack_memory;
 };
 struct head_buf {
     float *logits; /* [rows][logit_ld], this rank's columns */
@@ -308,6 +318,7 @@ struct gradient {
     const float *stat;
     const int32_t *ids;
     struct experts_buf *experts; /* GRADIENT_BODY of experts: slot part[0] of every expert */
+    int round;                   /* of their rows, with ep > 1 */
 };
 
 /* ---- a kind of body ---- */
@@ -338,6 +349,8 @@ struct sublayer_kind {
     /* Bytes that deferred records of one backward copy, at most; and gathers that they need. */
     size_t (*deferred_bytes)(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                              enum recompute recompute);
+    /* Records of one backward besides one a part of the unit, at most. NULL: none. */
+    int (*deferred_records)(const struct sublayer *s, const struct model *m, const struct call_shape *c);
     /* Adds what the body itself moves over tp. NULL: it leaves this rank's part of one sum a pass. */
     void (*traffic)(const struct sublayer *s, const struct model *m, struct unit_traffic *t);
     /* Products of one token forward, and attention over `keys` keys: floating-point operations on this
@@ -372,6 +385,11 @@ void act_forward(struct dev *d, enum act act, const struct clamp *c, struct mat 
 void act_backward(struct dev *d, enum act act, const struct clamp *c, struct mat d_in, struct mat in,
                   struct mat d_act);
 
+/* ---- sublayer/moe_rows.c ---- */
+/* gradient_sums of a part of an expert: leaves begin with the round's first one; with the levels that rounds
+ * need. */
+struct tree_acc expert_sums(const struct pass *p, const struct experts_buf *b, int unit, int part);
+
 /* ---- sublayer/moe_bias.c: biases of experts. matrix: the kind of the matrix that a bias goes with; groups:
  * the rows of this rank's experts ---- */
 /* y (fp32, grouped) += the biases. */
@@ -404,6 +422,10 @@ int take_correction(struct sublayer *s, const struct model *m, int slot);
 struct expert_router router_now(const struct pass *p, const struct sublayer *s);
 /* Pack k of a body; of experts: the first of n_experts. */
 const struct panels *weight_pack(const struct pass *p, const struct sublayer *s, int k);
+/* Pack k of experts with a vector of their own, made now from that vector: to[n_experts], in memory of
+ * weight_pack_bytes. */
+void weight_pack_now(const struct pass *p, const struct sublayer *s, int k, struct panels *to, void *memory);
+size_t weight_pack_bytes(const struct model *m, const struct sublayer *s, int k);
 /* A parameter of the unit in natural order, as it is stored. */
 struct mat weight_mat(const struct pass *p, int part);
 /* 1: the part is a matrix that its tensor holds as [in][out]; part -1: 0. */

@@ -12,6 +12,7 @@
 struct memplan_opts {
     const char *params, *model;
     int64_t virtual_stages, gpus, tp, pp, dp, ep, zero, micro, seq_len, batch, memory;
+    double expert_buffer;
     int sp, dtype, recompute, pipeline;
 };
 #define AT(member) offsetof(struct memplan_opts, member)
@@ -46,6 +47,8 @@ static const struct opt table[] = {
     { OPT_INT,    "global-batch",   AT(batch),          "0",    "G",
       "sequences an update (0: 8 micro-batches a GPU)", 0, 1e9, 0 },
     { OPT_INT,    "seq-len",        AT(seq_len),        "2048", "T", "tokens a sequence", 1, 1e8, 0 },
+    { OPT_FLOAT,  "expert-buffer",  AT(expert_buffer),  "1.5",  "F",
+      "with --ep: rows of experts that a rank has memory for, times an even load", 0.01, 1e6, 0 },
     { OPT_CHOICE, "dtype",          AT(dtype),          "bf16", "fp32|bf16", "arithmetic", 0, 0, 0 },
     { OPT_CHOICE, "recompute",      AT(recompute),      "none", "none|selective|full",
       "activations computed again", 0, 0, 0 },
@@ -149,6 +152,7 @@ static struct layout_spec ask_of(const struct memplan_opts *o, const struct mode
                                  .seq_len = o->seq_len,
                                  .dt = o->dtype ? DT_BF16 : DT_F32,
                                  .recompute = (enum recompute)recompute,
+                                 .expert_buffer = o->expert_buffer,
                                  .pipeline = (enum pipe_kind)o->pipeline,
                                  .sharers = 1, /* a GPU has memory of its own */
                                  .overlap = dp > 1,

@@ -108,11 +108,21 @@ static double messages(const struct layout_spec *a, int stage, double bytes)
     return a->layout.pp > 1 ? 2 * bytes * (up + down) : 0;
 }
 
+static struct work_shape work_of(const struct layout_spec *a, const struct batch_plan *b)
+{
+    return (struct work_shape){ .n_seq = (int)b->micro,
+                                .seq_len = a->seq_len,
+                                .documents = a->documents,
+                                .recompute = a->recompute,
+                                .expert_buffer = a->expert_buffer,
+                                .leaves = b->local };
+}
+
 /* Activations, and what deferred weight gradients keep, for a rank's schedule. */
 static int plan_activations(const struct batch_plan *b, const struct layout_spec *a, const struct model *m,
                             int stage, double *bytes, struct err *e)
 {
-    struct work_shape work = { (int)b->micro, a->seq_len, a->documents, a->recompute };
+    struct work_shape work = work_of(a, b);
     struct pipe_shape shape = layout_plan_schedule(b, &a->layout, a->pipeline);
     struct pipe_list list;
     int rc;
@@ -128,6 +138,16 @@ out:
     return rc;
 }
 
+/* The groups of the mesh that the first rank of all opens. */
+static double group_bytes(const struct layout *l)
+{
+    const int fold = layout_fold(l), size[] = { l->tp, l->dp, l->pp, l->ep, l->ep > 1 ? l->dp / fold : 1 };
+    double sum = 0;
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++)
+        sum += (double)comm_group_bytes(size[i]);
+    return sum;
+}
+
 static double comm_bytes(const struct layout_spec *a, const struct model *m, int stage, int64_t rows)
 {
     double el = (double)dtype_size(a->dt);
@@ -135,12 +155,13 @@ static double comm_bytes(const struct layout_spec *a, const struct model *m, int
     bytes += messages(a, stage, (double)(rows * m->hidden) / m->shares * el);
     if (m->shares > 1) /* gathered rows, once a machine */
         bytes += el * (double)rows * (double)m->hidden / m->shares;
+    bytes += group_bytes(&a->layout);
     return bytes + (layout_ranks(&a->layout) > 1 ? (double)COMM_STAGE : 0);
 }
 
-static double work_bytes(const struct layout_spec *a, const struct model *m, int64_t micro)
+static double work_bytes(const struct layout_spec *a, const struct model *m, const struct batch_plan *b)
 {
-    struct work_shape work = { (int)micro, a->seq_len, a->documents, a->recompute };
+    struct work_shape work = work_of(a, b);
     double cos_sin = 4.0 * (double)(sample_positions(a->seq_len, &a->cfg) * m->table.cfg.head_dim);
     return (m->learned_positions ? 0 : cos_sin) + (double)train_scratch_measure(m, &work, a->threads) +
            (double)runlog_peak_bytes(a->dt);
@@ -156,7 +177,7 @@ static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, 
     TRY(plan_activations(b, a, m, stage, &bytes[MEM_ACTS], e));
     zero_measure(m, a->sharers, zero, b, bytes);
     bytes[MEM_COMM] = comm_bytes(a, m, stage, b->micro * a->seq_len);
-    bytes[MEM_WORK] = work_bytes(a, m, b->micro);
+    bytes[MEM_WORK] = work_bytes(a, m, b);
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(m, 0, a->layout.zero) : 0;
 out:
     return rc;
@@ -177,6 +198,7 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
     int rc = model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e);
     if (rc < 0)
         return rc;
+    m.expert_leaf = a->expert_leaf;
     TRY(stage_bytes(&p->batch, a, &m, stage, bytes, e));
 
     total = sum_of(bytes);
@@ -186,7 +208,8 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
     }
     if (stage == 0)
         plan_traffic(p, a, &m);
-    experts_plan_add(&p->experts, &m, p->batch.micro * a->seq_len);
+    struct work_shape work = work_of(a, &p->batch);
+    experts_plan_add(&p->experts, &m, &work);
 out:
     model_close(&m);
     return rc;
@@ -208,6 +231,7 @@ int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_C
     shape = layout_plan_schedule(&b, &a->layout, a->pipeline);
     TRY(pipe_check(&shape, e));
     TRY(model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e));
+    m.expert_leaf = a->expert_leaf;
     rc = stage_bytes(&b, a, &m, stage, bytes, e);
     model_close(&m);
 out:

@@ -17,10 +17,11 @@ struct layout_spec {
     enum pipe_kind pipeline;
     int sharers; /* dp ranks that share a machine's memory */
     int overlap;
-    int save_async;  /* with memory for a copy of what a rank saves */
-    int documents;   /* --documents */
-    int threads;     /* of a rank */
-    int expert_leaf; /* --expert-leaf; 0: 1 */
+    int save_async;       /* with memory for a copy of what a rank saves */
+    int documents;        /* --documents */
+    int threads;          /* of a rank */
+    int expert_leaf;      /* --expert-leaf; 0: 1 */
+    double expert_buffer; /* --expert-buffer */
 };
 struct layout_plan {
     struct batch_plan batch;

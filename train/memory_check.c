@@ -23,6 +23,7 @@ struct layout_spec memory_check_spec(const struct run *run, const struct ranks *
         .sharers = sharers,
         .overlap = opts_overlap(o, run->given, layout->dp, sharers),
         .save_async = o->save_async,
+        .expert_buffer = o->expert_buffer,
         .documents = (int)o->documents,
         .threads = pool_threads(ranks->dev->pool),
         .expert_leaf = run->expert_leaf,
@@ -33,7 +34,11 @@ struct layout_spec memory_check_spec(const struct run *run, const struct ranks *
 static int measure_eval(const struct layout_spec *a, int64_t micro, int stage, double bytes[MEM_CATS],
                         struct err *e)
 {
-    struct work_shape work = { (int)micro, a->seq_len, 1, a->recompute };
+    struct work_shape work = { .n_seq = (int)micro,
+                               .seq_len = a->seq_len,
+                               .documents = 1,
+                               .recompute = a->recompute,
+                               .expert_buffer = a->expert_buffer };
     struct model m;
     int rc = model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e);
     if (rc < 0)

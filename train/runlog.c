@@ -280,6 +280,20 @@ static void write_loads(const struct runlog *l, const int64_t *loads)
     }
 }
 
+/* Of every layer with experts. */
+static void write_rounds(const struct runlog *l, const float *rounds)
+{
+    const char *comma = "";
+
+    fputs(",\"expert_rounds\":[", l->file);
+    for (int64_t layer = 0; layer < l->run->cfg.n_layers; layer++)
+        if (rounds[layer] > 0) {
+            fprintf(l->file, "%s%.0f", comma, (double)rounds[layer]);
+            comma = ",";
+        }
+    fputc(']', l->file);
+}
+
 static void write_step(struct runlog *l, int64_t step, const struct step_result *r, struct figures g)
 {
     char loss[32], norm[32];
@@ -290,6 +304,8 @@ static void write_step(struct runlog *l, int64_t step, const struct step_result 
             (long long)step, jx_float32(r->loss, loss), bits_of(r->loss), jx_float32(r->norm, norm),
             bits_of(r->norm), r->lr, (long long)(step * (int64_t)l->tokens_per_step), g.speed, g.mfu, g.comm,
             r->bubble, (long long)rss_bytes());
+    if (r->rounds)
+        write_rounds(l, r->rounds);
     if (r->loads)
         write_loads(l, r->loads);
     fputs("}\n", l->file);

@@ -17,6 +17,7 @@ struct step_result {
     int stop;      /* a rank received a signal: save and end */
     /* [n_layers][n_experts]: rows of the step that chose an expert, of all ranks; NULL: no experts */
     const int64_t *loads;
+    const float *rounds; /* [n_layers]: the most rounds of experts' rows in a micro-step; NULL: ep is 1 */
 };
 
 struct runlog {

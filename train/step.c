@@ -239,6 +239,23 @@ out:
     return rc;
 }
 
+/* The most rounds of the step on any rank; the model counts from 0 again. */
+static int most_rounds(struct work *w, struct step_result *r, struct err *e)
+{
+    struct model *m = &w->model;
+    if (!w->rounds)
+        return 0;
+    size_t bytes = sizeof *m->rounds * (size_t)m->n_layers;
+    int rc;
+
+    memcpy(w->rounds, m->rounds, bytes);
+    memset(m->rounds, 0, bytes);
+    TRY(comm_all_reduce_max(w->ranks->mesh.all, w->rounds, m->n_layers, e));
+    r->rounds = w->rounds;
+out:
+    return rc;
+}
+
 int step_run(struct work *w, struct runlog *log, struct step_result *r, struct err *e)
 {
     struct trace *trace = w->ranks->trace;
@@ -258,6 +275,7 @@ int step_run(struct work *w, struct runlog *log, struct step_result *r, struct e
     if (!w->n_skipped)
         balance_update(w);
     r->loads = w->balance.loads;
+    TRY(most_rounds(w, r, e));
 
     r->seconds = clock_s() - began;
     trace_span(trace, TRACE_PHASE, "step", NULL, traced, (struct trace_args){ 0 });

@@ -125,6 +125,8 @@ static const struct opt table[] = {
       "factor of that loss; bias: what a step adds or takes away", 0, 1e3, 0 },
     { OPT_FLOAT,  "z-loss",         AT(z_loss),         "0",        NULL,
       "factor of the mean of squared log sum exp of router logits", 0, 1e3, 0 },
+    { OPT_FLOAT,  "expert-buffer",  AT(expert_buffer),  "1.5",      "F",
+      "--ep: memory for rows of experts, times an even load; more rows go in several rounds", 0.01, 1e6, N },
     { OPT_FLOAT,  "beta1",          AT(beta1),          "0.9",      NULL,
       "decay of the first moment", 0, 1, 0 },
     { OPT_FLOAT,  "beta2",          AT(beta2),          "0.95",     NULL,

@@ -33,7 +33,7 @@ struct train_opts {
     int schedule;
     /* numbers */
     int dtype, numerics, recompute, balance;
-    double balance_rate, z_loss;
+    double balance_rate, z_loss, expert_buffer;
     const char *offload;
     /* run */
     const char *out, *resume, *log, *trace, *device, *eval_logprobs;

@@ -60,6 +60,8 @@ static int open_slots(struct work *w, int n_chunks, struct err *e)
         .seq_len = o->seq_len,
         .documents = o->eval_only ? 1 : (int)o->documents,
         .recompute = (enum recompute)o->recompute,
+        .expert_buffer = o->expert_buffer,
+        .leaves = w->plan.local,
     };
     int rc;
 
@@ -114,6 +116,15 @@ out:
     return rc;
 }
 
+/* Where ranks share experts: what the log says of a step. */
+static int open_rounds(struct work *w, struct err *e)
+{
+    if (w->ranks->layout.ep == 1 || w->run->o.eval_only)
+        return 0;
+    w->rounds = calloc((size_t)w->model.n_layers, sizeof *w->rounds);
+    return w->rounds ? 0 : err_set(e, ERR_MEMORY, "no memory for the log");
+}
+
 static int open_model(struct work *w, struct err *e)
 {
     const struct train_opts *o = &w->run->o;
@@ -161,6 +172,7 @@ int work_open(struct work *w, struct log *term, struct err *e)
     TRY(open_model(w, e));
     w->model.expert_leaf = w->run->expert_leaf;
     TRY(balance_open(w, e));
+    TRY(open_rounds(w, e));
     if (cfg->dropout > 0 && !o->eval_only)
         log_line(term, "config.json asks for dropout of up to %g: none is applied", cfg->dropout);
     if (*w->ranks->dev->note)
@@ -237,6 +249,7 @@ void work_close(struct work *w)
     free(w->logprobs);
     free(w->n_documents);
     free(w->document_begin);
+    free(w->rounds);
 }
 
 int64_t work_sample(const struct work *w)

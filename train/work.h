@@ -29,6 +29,7 @@ struct work {
 
     struct model model;
     struct balance_counts balance;
+    float *rounds;            /* [n_layers]: of struct step_result; NULL: ep is 1 */
     struct zero *zero;        /* training: weights, gradients, moments */
     struct resident resident; /* evaluation only: weights */
     struct weights *weights;  /* of one of the two */

@@ -9,6 +9,7 @@
  * tp cuts every expert as an MLP: gate and up by rows, down by columns. An expert's output is complete and
  * rounded before the weighted sum, so this rank's rows of the result are complete as well. */
 #include "base/alter.h"
+#include "model/deferred_grads.h"
 #include "model/sublayer/moe.h"
 
 static const enum param_kind slots[SLOTS] = { P_ROUTER,      P_GATE,      P_UP,           P_DOWN,
@@ -104,6 +105,8 @@ static int choose(const struct pass *p, const struct sublayer *s, struct experts
     dev_read(m->dev, b->routing.expert, b->expert, (size_t)(h.rows * router.k) * sizeof *b->expert);
     b->routing.home = share.first;
     b->routing.n_home = share.n;
+    b->routing.leaf = 0;
+    b->routing.n_routed = b->routing.n_leaves;
     routing_fill(&b->routing);
     b->n = b->routing.n;
     return has_dispatch(m) ? experts_find_rows(p, b, e) : 0;
@@ -143,21 +146,29 @@ static int complete_rows(const struct pass *p, const struct sublayer *s, struct 
     return rc;
 }
 
-static int run_experts(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
-                       struct mat h, struct err *e)
+/* Up to the activation: b->gu, b->act. */
+static void run_up(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h,
+                   const struct panels *packs)
+{
+    const struct experts *x = &s->experts;
+    struct side side = experts_side(p, b, h, b->arrived);
+    struct mat gu = grouped(b, b->gu, DT_F32, x->up_cols), act = grouped(b, b->act, p->m->dt, x->inter);
+
+    KERNEL(p->m->dev, linear_experts, gu, side.in, &side.groups, packs);
+    for (int i = 0, n = act_inputs(x->act); i < n; i++)
+        add_biases(p, s, b, first_input(x) + i, mat_cols(gu, i * x->up_cols / n, x->up_cols / n));
+    act_forward(p->m->dev, x->act, &x->clamp, act, gu);
+}
+
+static int run_experts(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h,
+                       struct err *e)
 {
     const struct model *m = p->m;
     const struct experts *x = &s->experts;
-    struct experts_buf *b = &branch->experts;
     struct side side = experts_side(p, b, h, b->arrived);
     struct listed act = { grouped(b, b->act, m->dt, x->inter), NULL };
 
-    KERNEL(m->dev, linear_experts, grouped(b, b->gu, DT_F32, x->up_cols), side.in, &side.groups,
-           weight_pack(p, s, PACK_UP));
-    for (int i = 0, n = act_inputs(x->act); i < n; i++)
-        add_biases(p, s, b, first_input(x) + i,
-                   mat_cols(grouped(b, b->gu, DT_F32, x->up_cols), i * x->up_cols / n, x->up_cols / n));
-    act_forward(m->dev, x->act, &x->clamp, act.m, grouped(b, b->gu, DT_F32, x->up_cols));
+    run_up(p, s, b, h, weight_pack(p, s, PACK_UP));
     KERNEL(m->dev, linear_experts, grouped(b, b->sum, DT_F32, m->hidden), act, &side.groups,
            weight_pack(p, s, PACK_DOWN));
     return complete_rows(p, s, b, DOWN, e);
@@ -181,22 +192,19 @@ static int run_shared(const struct pass *p, const struct sublayer *s, struct bra
     return 0;
 }
 
-static int forward(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct mat h,
-                   struct err *e)
+/* One round, to the results of its sequences. */
+static int run_round(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h,
+                     struct err *e)
 {
     const struct model *m = p->m;
-    struct experts_buf *b = &branch->experts;
-    int k = s->experts.router.k, rc;
+    const struct routing *r = &b->routing;
+    int k = r->k, rc;
     struct mat results;
 
-    TRY(choose(p, s, b, h, e));
     TRY(experts_send(p, b, h, b->arrived, e));
-    TRY(run_experts(p, s, branch, h, e));
+    TRY(run_experts(p, s, b, h, e));
     TRY(experts_return(p, b, ALTERED("expert_unrounded"), &results, e));
-    if (has_shared(s))
-        TRY(run_shared(p, s, branch, h, e));
-
-    for (int i = 0; i < p->r.n_seq; i++) {
+    for (int i = r->leaf; i < r->leaf + r->n_routed; i++) {
         struct own_rows o = experts_own_rows(p, i);
         float *to = experts_results_in(p, b, m->sum_rows) + o.to * m->hidden;
         struct mat shared = rows_of(b->shared_out, m->dt, h.rows, m->hidden);
@@ -204,7 +212,26 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
         KERNEL(m->dev, combine, rows_of(to, DT_F32, o.n, m->hidden), results, b->routing.place + o.from * k,
                b->weight + o.from * k, k, shared, b->shared_logit ? b->shared_logit + o.from : NULL);
     }
-    rc = experts_gather_results(p, b, m->sum_rows, e);
+    rc = 0;
+out:
+    return rc;
+}
+
+/* The last round comes first: the buffers keep round 0, with which backward begins. */
+static int forward(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct mat h,
+                   struct err *e)
+{
+    struct experts_buf *b = &branch->experts;
+    int rc;
+
+    TRY(choose(p, s, b, h, e));
+    if (has_shared(s))
+        TRY(run_shared(p, s, branch, h, e));
+    for (int i = experts_rounds(b) - 1; i >= 0; i--) {
+        TRY(experts_begin_round(p, b, i, e));
+        TRY(run_round(p, s, b, h, e));
+    }
+    rc = experts_gather_results(p, b, p->m->sum_rows, e);
 out:
     return rc;
 }
@@ -237,7 +264,8 @@ static int emit_experts(const struct pass *p, const struct sublayer *s, struct e
                                             .body = s,
                                             .dy = dy,
                                             .x = x,
-                                            .experts = b },
+                                            .experts = b,
+                                            .round = b->arrivals.round },
                          e);
 }
 
@@ -248,21 +276,32 @@ static int sequences_a_leaf(const struct pass *p)
     return ORDER("expert_leaf_ranks", leaf, p->r.n_seq < leaf ? p->r.n_seq : leaf);
 }
 
+/* What an experts' record needs of x later: other layers or rounds may overwrite it. */
+static struct mat record_input(const struct pass *p, const struct experts_buf *b, struct mat x)
+{
+    return p->w->deferred && experts_rounds(b) > 1 ? deferred_copy(p->w->deferred, x) : gradient_input(p, x);
+}
+
 static int weight_gradient(const struct pass *p, const struct gradient *g, struct err *e)
 {
     const struct model *m = p->m;
     const struct experts *x = &g->body->experts;
     struct experts_buf *b = g->experts;
-    struct side side = experts_side(p, b, g->x, g->x.p);
-    struct listed dy = { g->dy, NULL }, in = { g->x, g->part[0] == DOWN ? NULL : side.in.list };
     int64_t ld = 0;
     int turn = 0, leaf = sequences_a_leaf(p);
-    struct expert_rows groups = leaves_joined(&side.groups, leaf, b->joined_end);
 
     (void)e;
+    if (has_dispatch(m) && b->arrivals.round != g->round) {
+        arrivals_select(&b->arrivals, g->round);
+        b->n = b->arrivals.n;
+    }
+    struct side side = experts_side(p, b, g->x, g->x.p);
+    struct listed dy = { g->dy, NULL }, in = { g->x, g->part[0] == DOWN ? NULL : side.in.list };
+    struct expert_rows groups = leaves_joined(&side.groups, leaf, b->joined_end);
+
     for (int i = 0; i < x->n_local; i++) {
         int part = params_part(&m->local, g->unit, slots[g->part[0]], x->first + i);
-        b->routing.acc[i] = gradient_sums(p, g->unit, part);
+        b->routing.acc[i] = expert_sums(p, b, g->unit, part);
         b->routing.acc[i].n /= leaf;
         b->routing.acc[i].next /= leaf;
         ld = model_mat(m, NULL, part).ld;
@@ -274,7 +313,8 @@ static int weight_gradient(const struct pass *p, const struct gradient *g, struc
     return 0;
 }
 
-/* Through down and the activation: b->dgu, b->d_slot. dx: all rows of the stream's gradient. */
+/* Through down and the activation, a round's rows: b->dgu, b->d_slot. dx: all rows of the stream's
+ * gradient. */
 static int through_down(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat dx,
                         struct err *e)
 {
@@ -299,7 +339,7 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct e
         expert_bias_dot(p, s, b, P_DOWN, &side.groups, side.in);
     TRY(experts_weight_gradients_home(p, b, e));
     KERNEL(m->dev, gather_scaled, scaled, side.in, side.weight, side.weight_list);
-    TRY(emit_experts(p, s, b, DOWN, scaled, gradient_input(p, act), e));
+    TRY(emit_experts(p, s, b, DOWN, scaled, record_input(p, b, act), e));
     KERNEL(m->dev, scale_rows, d_act, side.weight, side.weight_list);
     act_backward(m->dev, x->act, &x->clamp, grouped(b, b->dgu, m->dt, x->up_cols),
                  grouped(b, b->gu, DT_F32, x->up_cols), d_act);
@@ -308,7 +348,8 @@ out:
     return rc;
 }
 
-/* Through gate and up, h: all rows of the norm's output. b->dx: own rows. */
+/* Through gate and up, a round's rows, h: all rows of the norm's output. b->dx: own rows of its sequences,
+ * before experts_gather_results. */
 static int through_up(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h,
                       struct err *e)
 {
@@ -316,7 +357,7 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct exp
     const struct experts *x = &s->experts;
     struct side side = experts_side(p, b, h, b->arrived);
     struct mat dgu = grouped(b, b->dgu, m->dt, x->up_cols), results;
-    struct mat in = has_dispatch(m) ? gradient_input(p, side.in.m) : h;
+    struct mat in = has_dispatch(m) ? record_input(p, b, side.in.m) : h;
     struct listed dy[2];
     struct leaves leaves[2] = { x->of_up, x->of_up };
     int n_in = act_inputs(x->act), first = first_input(x), k = b->routing.k, rc;
@@ -330,12 +371,55 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct exp
            expert_weights(p, s, b, first, n_in), leaves, &side.groups);
     TRY(complete_rows(p, s, b, -1, e));
     TRY(experts_return(p, b, ALTERED("expert_dx_unrounded"), &results, e));
-    for (int i = 0; i < p->r.n_seq; i++) {
+    for (int i = b->routing.leaf; i < b->routing.leaf + b->routing.n_routed; i++) {
         struct own_rows o = experts_own_rows(p, i);
         float *to = experts_results_in(p, b, b->dx) + o.to * m->hidden;
         KERNEL(m->dev, combine_dx, rows_of(to, DT_F32, o.n, m->hidden), results,
                b->routing.place + o.from * k, k);
     }
+    rc = 0;
+out:
+    return rc;
+}
+
+/* Round i > 0 of backward: what forward did not keep of it, again. *dx: all rows of the stream's gradient,
+ * which with sp come through the same memory as the norm's output. */
+static int run_again(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, int round,
+                     struct mat *dx, struct err *e)
+{
+    const struct model *m = p->m;
+    struct experts_buf *b = &branch->experts;
+    int64_t own = rows_own(&p->r);
+    const struct panels *packs = b->packs ? b->packs : weight_pack(p, s, PACK_UP);
+    struct mat h;
+    int rc;
+
+    TRY(experts_begin_round(p, b, round, e));
+    TRY(rows_gather(m, &p->r, rows_of(branch->h, m->dt, own, m->hidden), &h, e));
+    TRY(experts_send(p, b, h, b->arrived, e));
+    if (b->packs && round == 1)
+        weight_pack_now(p, s, PACK_UP, b->packs, b->pack_memory);
+    run_up(p, s, b, h, packs);
+    rc = rows_gather(m, &p->r, rows_of(p->w->dx_body, m->dt, own, m->hidden), dx, e);
+out:
+    return rc;
+}
+
+/* Backward of rows that travel, round by round: b->d_slot of all rows, b->dx. dx: all rows of the stream's
+ * gradient; it is there again behind it. */
+static int backward_rounds(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
+                           struct mat dx, struct err *e)
+{
+    struct experts_buf *b = &branch->experts;
+    int rc;
+
+    for (int i = 0; i < experts_rounds(b); i++) {
+        if (i > 0)
+            TRY(run_again(p, s, branch, i, &dx, e));
+        TRY(through_down(p, s, b, dx, e));
+        TRY(through_up(p, s, b, dx, e));
+    }
+    TRY(experts_gather_weight_gradients(p, b, e));
     rc = experts_gather_results(p, b, b->dx, e);
 out:
     return rc;
@@ -395,6 +479,8 @@ static void count_choices(const struct pass *p, const struct sublayer *s, struct
     int64_t n_experts = s->experts.router.n_experts, n = p->r.n_seq * n_experts;
     int64_t *load = m->loads + s->layer * n_experts;
 
+    if (m->rounds[s->layer] < (float)experts_rounds(b))
+        m->rounds[s->layer] = (float)experts_rounds(b);
     routing_count(&b->routing, b->count_host);
     for (int64_t i = 0; i < n; i++)
         load[i % n_experts] += b->count_host[i];
@@ -429,7 +515,10 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     int rc;
 
     TRY(walk_dx(p, &dx, e));
-    TRY(through_down(p, s, b, dx, e));
+    if (has_dispatch(m))
+        TRY(backward_rounds(p, s, branch, dx, e));
+    else
+        TRY(through_down(p, s, b, dx, e));
     count_choices(p, s, b, &balance);
     KERNEL(m->dev, route_dx, &router, d_logits, logits, b->expert, b->weight, b->d_slot,
            m->losses.sequence != 0 || m->losses.z != 0 ? &balance : NULL);
@@ -438,7 +527,8 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
 
     /* the parts of dx, in the contract's order: experts, shared expert, its gate, router */
     TRY(walk_input(p, branch, &h, e));
-    TRY(through_up(p, s, b, h, e));
+    if (!has_dispatch(m))
+        TRY(through_up(p, s, b, h, e));
     if (ALTERED("expert_dx_router_first"))
         add_small_dx(p, b, d_logits, s->part[ROUTER]);
     if (has_shared(s))
@@ -469,6 +559,7 @@ const struct sublayer_kind sublayer_experts = {
     .recompute = activate,
     .weight_gradient = weight_gradient,
     .deferred_bytes = experts_deferred_bytes,
+    .deferred_records = experts_deferred_records,
     .traffic = experts_traffic,
     .flops = experts_flops,
 };

@@ -63,27 +63,36 @@ struct side {
 struct side experts_side(const struct pass *p, const struct experts_buf *b, struct mat all,
                          const void *arrived);
 
-/* After routing_fill: which rows come from where, and their weights. Collective over ep. ep > 1 only. */
+/* With ep > 1, after routing_fill: how many rows go where, and in how many rounds. Collective over ep. */
 int experts_find_rows(const struct pass *p, struct experts_buf *b, struct err *e);
+/* Rounds of the call: 1 with ep 1. */
+int experts_rounds(const struct experts_buf *b);
+/* Selects a round: the lists of its rows, and the weights of those that come to this rank. Collective over
+ * ep; with ep 1 nothing happens. */
+int experts_begin_round(const struct pass *p, struct experts_buf *b, int round, struct err *e);
 /* Home rows of `all` to the ranks of their experts. Collective over ep; with ep 1 nothing happens. */
 int experts_send(const struct pass *p, struct experts_buf *b, struct mat all, void *arrived, struct err *e);
 /* b->row back to the home ranks: *results, in the order of the home lists. Collective over ep. unrounded: an
  * altered order, b->sum instead. */
 int experts_return(const struct pass *p, struct experts_buf *b, int unrounded, struct mat *results,
                    struct err *e);
-/* The gradients of the router's weights, from those of grouped rows (b->d_row): b->d_slot of all rows.
- * Collective over ep and tp. */
+/* The gradients of the router's weights, from those of grouped rows (b->d_row): b->d_slot of the round's
+ * sequences. Collective over ep. */
 int experts_weight_gradients_home(const struct pass *p, struct experts_buf *b, struct err *e);
 
 /* Where results go first, and from there to all rows of `to`. The second is collective over tp. */
 float *experts_results_in(const struct pass *p, struct experts_buf *b, float *to);
 int experts_gather_results(const struct pass *p, struct experts_buf *b, float *to, struct err *e);
 
+/* b->d_slot of all rows, when all rounds are through: every rank has its share's. Collective over tp. */
+int experts_gather_weight_gradients(const struct pass *p, struct experts_buf *b, struct err *e);
+
 /* ---- moe_memory.c: rows of struct sublayer_kind ---- */
 void experts_carve(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                    const struct carver *from, struct branch_buf *branch);
 size_t experts_deferred_bytes(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                               enum recompute recompute);
+int experts_deferred_records(const struct sublayer *s, const struct model *m, const struct call_shape *c);
 void experts_traffic(const struct sublayer *s, const struct model *m, struct unit_traffic *t);
 double experts_flops(const struct sublayer *s, const struct model *m, double keys);
 

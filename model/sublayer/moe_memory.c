@@ -36,9 +36,68 @@ static void carve_transposed(const struct sublayer *s, const struct model *m, co
 }
 
 /* Sequences whose rows come to this rank's experts. */
-static int64_t leaves_of_experts(const struct model *m, const struct call_shape *c)
+static int leaves_of_experts(const struct model *m, const struct call_shape *c)
 {
     return layout_fold(&m->local.layout) * c->n_seq;
+}
+
+/* The travel of rows, without its lists. */
+static struct arrivals arrivals_of(const struct sublayer *s, const struct model *m,
+                                   const struct call_shape *c)
+{
+    const struct layout *l = &m->local.layout;
+    return (struct arrivals){ .ep = l->ep,
+                              .tp = l->tp * l->cp,
+                              .rank = m->local.at.ep,
+                              .n_experts = s->experts.router.n_experts,
+                              .k = s->experts.router.k,
+                              .n_seq = c->n_seq,
+                              .leaf_rows = c->rows / c->n_seq,
+                              .buffer = c->expert_buffer,
+                              .joined = m->expert_leaf > 1 ? m->expert_leaf : 1,
+                              .parts = s->experts.has_bias ? m->grain / (l->tp * l->cp) : 1 };
+}
+
+/* The most rows that can come to this rank in a call; in a round. With ep 1 every token's choices are
+ * computed here, as far as they are this rank's. */
+static int64_t worst_of(const struct sublayer *s, const struct model *m, const struct call_shape *c)
+{
+    struct arrivals a = arrivals_of(s, m, c);
+    return has_dispatch(m) ? arrivals_worst(&a, a.rank) : c->rows * s->experts.router.k;
+}
+
+static int64_t capacity_of(const struct sublayer *s, const struct model *m, const struct call_shape *c)
+{
+    struct arrivals a = arrivals_of(s, m, c);
+    return has_dispatch(m) ? arrivals_room(&a, a.rank) : worst_of(s, m, c);
+}
+
+/* Can one rank of the group have too little room for a call? All ranks go the same rounds. */
+static int has_rounds(const struct sublayer *s, const struct model *m, const struct call_shape *c)
+{
+    struct arrivals a = arrivals_of(s, m, c);
+    int has = 0;
+    for (int rank = 0; has_dispatch(m) && rank < a.ep; rank++)
+        has |= arrivals_room(&a, rank) < arrivals_worst(&a, rank);
+    return has;
+}
+
+/* What the backward of several rounds needs besides: levels of partial sums between rounds of one leaf each,
+ * and packs. */
+static void carve_rounds(const struct sublayer *s, const struct model *m, const struct call_shape *c,
+                         const struct carver *from, struct experts_buf *b)
+{
+    const struct params_local *l = &m->local;
+    int fold = layout_fold(&l->layout), joined = m->expert_leaf > 1 ? m->expert_leaf : 1;
+
+    b->n_partial = tree_levels(c->leaves * fold, joined) - tree_levels(c->leaves, c->n_seq);
+    b->n_partial = b->n_partial > 0 ? b->n_partial : 0;
+    b->partial = carve(from, LIFE_SCRATCH, b->n_partial * l->unit[l->experts_of[s->unit]].flat,
+                       sizeof(float));
+    if (l->layout.zero < 3)
+        return;
+    b->packs = carve(from, LIFE_HOST, s->experts.n_local, sizeof *b->packs);
+    b->pack_memory = carve(from, LIFE_SCRATCH, 1, weight_pack_bytes(m, s, PACK_UP));
 }
 
 static void carve_backward(const struct sublayer *s, const struct model *m, const struct call_shape *c,
@@ -69,29 +128,16 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
         return;
     b->d_moved = carve(from, LIFE_COMM, n, sizeof(float));
     b->d_arrived = carve(from, LIFE_SCRATCH, n * m->hidden, el);
-}
-
-/* The most rows that can come to this rank: every token of the expert group chooses experts of this rank
- * alone. */
-static int64_t capacity_of(const struct sublayer *s, const struct model *m, const struct call_shape *c)
-{
-    int k = s->experts.router.k, n_local = s->experts.n_local;
-    return layout_fold(&m->local.layout) * c->rows * (k < n_local ? k : n_local);
+    if (has_rounds(s, m, c))
+        carve_rounds(s, m, c, from, b);
 }
 
 static void carve_dispatch(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                            const struct carver *from, struct experts_buf *b)
 {
-    const struct layout *l = &m->local.layout;
     size_t el = dtype_size(m->dt);
 
-    b->arrivals = (struct arrivals){ .ep = l->ep,
-                                     .tp = l->tp * l->cp,
-                                     .rank = m->local.at.ep,
-                                     .n_experts = s->experts.router.n_experts,
-                                     .n_seq = c->n_seq,
-                                     .parts = s->experts.has_bias ? m->grain / (l->tp * l->cp) : 1,
-                                     .capacity = b->capacity };
+    b->arrivals = arrivals_of(s, m, c);
     arrivals_carve(&b->arrivals, from->of[LIFE_HOST]);
     b->spread = carve(from, LIFE_HOST, c->rows, sizeof *b->spread);
     b->home = carve(from, LIFE_COMM, c->rows * s->experts.router.k * m->hidden, el);
@@ -138,21 +184,30 @@ void experts_carve(const struct sublayer *s, const struct model *m, const struct
 
 /* ---- plans ---- */
 
-/* Copies of dgu and of the scaled gradient of outputs; of act, where layers share its buffer; of the small
- * products' gradients. */
+/* Copies of dgu and of the scaled gradient of outputs; of act and the experts' inputs, where layers or rounds
+ * share their buffers; of the small products' gradients. Records wait with all rows of a call, however many
+ * rounds these came in. */
 size_t experts_deferred_bytes(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                               enum recompute recompute)
 {
     const struct experts *x = &s->experts;
     size_t el = dtype_size(m->dt);
-    int64_t columns = x->up_cols + m->hidden + (recompute != RECOMPUTE_NONE ? x->inter : 0);
-    columns += has_dispatch(m) && recompute == RECOMPUTE_FULL ? m->hidden : 0;
-    size_t sum = (size_t)(capacity_of(s, m, c) * columns) * el + 7 * 64;
+    int rounds = has_rounds(s, m, c);
+    int64_t columns = x->up_cols + m->hidden + (rounds || recompute != RECOMPUTE_NONE ? x->inter : 0);
+    columns += rounds || (has_dispatch(m) && recompute == RECOMPUTE_FULL) ? m->hidden : 0;
+    size_t sum = (size_t)(worst_of(s, m, c) * columns) * el;
+    sum += (size_t)(3 + 5 * (rounds ? leaves_of_experts(m, c) : 1)) * 64;
 
     sum += (size_t)(c->rows * (x->router.n_experts + 1)) * el;
     if (has_shared(s))
         sum += mlp_deferred_bytes(&x->shared, m, c, recompute) + (size_t)(c->rows * m->hidden) * el;
     return sum;
+}
+
+int experts_deferred_records(const struct sublayer *s, const struct model *m, const struct call_shape *c)
+{
+    int rounds = has_rounds(s, m, c) ? leaves_of_experts(m, c) : 1;
+    return 1 + rounds * (1 + act_inputs(s->experts.act));
 }
 
 /* With ep 1 each of a token's experts is summed over tp by itself. */
@@ -177,4 +232,21 @@ double experts_flops(const struct sublayer *s, const struct model *m, double key
     (void)keys;
     columns += (double)(x->shared.up_cols + x->shared.inter + has_scale(s));
     return 2.0 * (double)m->hidden * columns;
+}
+
+struct expert_room model_expert_room(const struct model *m, const struct work_shape *s)
+{
+    struct train_work w = train_work_of(m, 0, s);
+    struct expert_room most = { 0 };
+
+    for (int u = 1; has_dispatch(m) && u <= m->n_layers; u++)
+        for (int i = 0; i < m->unit[u].n_branches; i++) {
+            const struct sublayer *body = &m->unit[u].branch[i].body;
+            if (body->kind != &sublayer_experts)
+                continue;
+            struct arrivals a = arrivals_of(body, m, &w.shape);
+            most = (struct expert_room){ arrivals_room(&a, a.rank), arrivals_even(&a, a.rank),
+                                         arrivals_least(&a, a.rank), a.joined };
+        }
+    return most;
 }

@@ -82,30 +82,42 @@ int experts_return(const struct pass *p, struct experts_buf *b, int unrounded, s
 
 int experts_find_rows(const struct pass *p, struct experts_buf *b, struct err *e)
 {
-    const struct model *m = p->m;
     const struct routing *r = &b->routing;
     struct share share = experts_share(p);
-    int rc;
 
-    TRY(arrivals_fill(&b->arrivals, m->ep, r, e));
-    b->n = b->arrivals.n;
-    KERNEL(m->dev, embed, rows_of(b->home_weight, DT_F32, r->n, 1),
-           rows_of(b->weight, DT_F32, r->rows * r->k, 1), 0, r->slot);
-    TRY(arrivals_send(&b->arrivals, m->ep, b->arrived_weight, b->home_weight, sizeof *b->home_weight, e));
     for (int64_t i = 0; i < r->rows; i++) {
         int64_t at = i % r->leaf_rows - share.first;
         b->spread[i] = at >= 0 && at < share.n ? (int32_t)(i / r->leaf_rows * share.n + at) : -1;
     }
-    rc = 0;
-out:
-    return rc;
+    return arrivals_fill(&b->arrivals, p->m->ep, r, e);
+}
+
+int experts_rounds(const struct experts_buf *b) { return b->arrivals.n_rounds ? b->arrivals.n_rounds : 1; }
+
+int experts_begin_round(const struct pass *p, struct experts_buf *b, int round, struct err *e)
+{
+    const struct model *m = p->m;
+    struct routing *r = &b->routing;
+
+    if (!has_dispatch(m))
+        return 0;
+    arrivals_select(&b->arrivals, round);
+    b->n = b->arrivals.n;
+    if (b->arrivals.n_rounds > 1) {
+        r->n_routed = arrivals_home(&b->arrivals, &r->leaf);
+        routing_fill(r);
+    }
+    KERNEL(m->dev, embed, rows_of(b->home_weight, DT_F32, r->n, 1),
+           rows_of(b->weight, DT_F32, r->rows * r->k, 1), 0, r->slot);
+    return arrivals_send(&b->arrivals, m->ep, b->arrived_weight, b->home_weight, sizeof *b->home_weight, e);
 }
 
 int experts_weight_gradients_home(const struct pass *p, struct experts_buf *b, struct err *e)
 {
     const struct model *m = p->m;
     const struct routing *r = &b->routing;
-    struct mat slots_of = rows_of(b->d_slot, DT_F32, r->rows * r->k, 1);
+    int64_t each = r->leaf_rows * r->k, first = r->leaf * each;
+    struct mat slots_of = rows_of(b->d_slot + first, DT_F32, r->n_routed * each, 1);
     struct mat home = rows_of(b->d_row, DT_F32, b->n, 1);
     int rc = 0;
 
@@ -114,9 +126,29 @@ int experts_weight_gradients_home(const struct pass *p, struct experts_buf *b, s
         home = rows_of(b->home_weight, DT_F32, r->n, 1);
         TRY(arrivals_return(&b->arrivals, m->ep, b->home_weight, b->d_moved, sizeof(float), e));
     }
-    KERNEL(m->dev, embed, slots_of, home, 0, r->place);
-    if (has_dispatch(m))
-        rc = comm_all_reduce(m->tp, b->d_slot, slots_of.rows, e);
+    KERNEL(m->dev, embed, slots_of, home, 0, r->place + first);
+    rc = 0;
 out:
     return rc;
+}
+
+int experts_gather_weight_gradients(const struct pass *p, struct experts_buf *b, struct err *e)
+{
+    int64_t n = b->routing.rows * b->routing.k;
+    return has_dispatch(p->m) ? comm_all_reduce(p->m->tp, b->d_slot, n, e) : 0;
+}
+
+/* ---- sums ---- */
+struct tree_acc expert_sums(const struct pass *p, const struct experts_buf *b, int unit, int part)
+{
+    const struct params_local *l = &p->m->local;
+    struct tree_acc acc = gradient_sums(p, unit, part);
+
+    if (!has_dispatch(p->m))
+        return acc;
+    acc.next += b->arrivals.leaf;
+    for (int i = 0; i < b->n_partial; i++)
+        acc.level[p->g->n_levels + i] = b->partial + i * l->unit[l->experts_of[unit]].flat +
+                                        l->part[part].offset;
+    return acc;
 }

@@ -1,7 +1,8 @@
 /* ranks: 1 2 4 8 */
 /* dispatch_test.c - the lists of arrived rows and the two exchanges, against their definition. All ranks form
  * one expert group of every tp that divides it. Every rank knows all ranks' choices, a function of dp rank,
- * sequence and position, so it computes what must arrive without the lists. */
+ * sequence and position, so it computes what must arrive without the lists. Rounds: the same for the leaves
+ * of each. */
 #include "base/rnd.h"
 #include "kernels/tree.h"
 #include "model/dispatch.h"
@@ -103,7 +104,13 @@ static void choose(struct rig *r)
     }
 }
 
-static void open_rig(struct rig *r, const struct shape *s, int tp)
+/* How much room there is, and which sequences stay together (struct arrivals). */
+struct room {
+    double buffer;
+    int joined;
+};
+
+static void open_rig(struct rig *r, const struct shape *s, int tp, struct room room)
 {
     struct arena a = { 0 };
     int ep = comm_size(all()), rank = comm_rank(all()), each = GRAIN / tp;
@@ -123,9 +130,12 @@ static void open_rig(struct rig *r, const struct shape *s, int tp)
                               .tp = tp,
                               .rank = rank,
                               .n_experts = s->n_experts,
+                              .k = s->k,
                               .n_seq = s->n_seq,
-                              .parts = s->blocks ? each : 1,
-                              .capacity = CAP };
+                              .leaf_rows = s->len,
+                              .buffer = room.buffer,
+                              .joined = room.joined,
+                              .parts = s->blocks ? each : 1 };
     carve_rig(r, &a);
     r->memory = calloc(1, a.used);
     a = (struct arena){ r->memory, 0, a.used };
@@ -136,9 +146,12 @@ static void open_rig(struct rig *r, const struct shape *s, int tp)
         test_fail(__FILE__, __LINE__, "%s", err.text);
 }
 
-/* Sends the name of every home row, and of what arrives its name times 3 back. */
-static void exchange(struct rig *r)
+/* Sends the name of every home row of a round, and of what arrives its name times 3 back. */
+static void exchange(struct rig *r, int round)
 {
+    arrivals_select(&r->a, round);
+    r->home.n_routed = arrivals_home(&r->a, &r->home.leaf);
+    routing_fill(&r->home);
     for (int64_t i = 0; i < r->home.n; i++) {
         int64_t row = r->home.row[i];
         r->sent[i] = name_of(&r->s, r->rank / r->tp, (int)(row / r->s.len), row % r->s.len,
@@ -156,7 +169,7 @@ static void exchange(struct rig *r)
 static int64_t check_sequence(const struct rig *r, int local, int expert, int leaf, int64_t n)
 {
     int d = leaf / r->s.n_seq, seq = leaf % r->s.n_seq, block = 0, per_leaf = r->tp * r->a.parts;
-    int64_t at = (int64_t)local * (r->ep / r->tp * r->s.n_seq) + leaf;
+    int64_t at = (int64_t)local * r->a.n_leaf + leaf - r->a.leaf;
     const int64_t *block_end = arrivals_blocks(&r->a).leaf_end + at * per_leaf;
 
     for (int64_t row = 0; row < r->s.len; row++) {
@@ -176,36 +189,91 @@ static int64_t check_sequence(const struct rig *r, int local, int expert, int le
     return n;
 }
 
-static void check_shape(const struct shape *s, int tp)
+/* The selected round's rows: how many came. */
+static int64_t check_round(struct rig *r)
 {
-    struct rig r;
+    const struct shape *s = &r->s;
     int64_t n = 0;
     int local = 0;
 
-    open_rig(&r, s, tp);
-    exchange(&r);
     for (int x = 0; x < s->n_experts; x++) {
-        if (x * r.ep / s->n_experts != r.rank)
+        if (x * r->ep / s->n_experts != r->rank)
             continue;
-        CHECK_INT(r.a.begin[local], n);
-        for (int leaf = 0; leaf < r.ep / tp * s->n_seq; leaf++)
-            n = check_sequence(&r, local, x, leaf, n);
+        CHECK_INT(r->a.begin[local], n);
+        for (int leaf = r->a.leaf; leaf < r->a.leaf + r->a.n_leaf; leaf++)
+            n = check_sequence(r, local, x, leaf, n);
         local++;
     }
-    CHECK_INT(arrivals_groups(&r.a).n, local);
-    CHECK_INT(r.a.begin[local], n);
-    CHECK_INT(r.a.n, n);
-    CHECK(n <= r.ep / tp * r.home.rows * (s->k < local ? s->k : local)); /* what a model reserves */
-    for (int64_t i = 0; i < r.home.n; i++)
-        CHECK_INT(r.returned[i], 3 * r.sent[i]);
+    CHECK_INT(arrivals_groups(&r->a).n, local);
+    CHECK_INT(r->a.begin[local], n);
+    CHECK_INT(r->a.n, n);
+    CHECK(n <= r->a.capacity);
+    for (int64_t i = 0; i < r->home.n; i++)
+        CHECK_INT(r->returned[i], 3 * r->sent[i]);
+    return n;
+}
+
+/* Every leaf is in one round. */
+static void check_shape(const struct shape *s, int tp, struct room room)
+{
+    struct rig r;
+    int leaf = 0, leaves;
+
+    open_rig(&r, s, tp, room);
+    leaves = r.ep / tp * s->n_seq;
+    for (int i = 0; i < r.a.n_rounds; i++) {
+        exchange(&r, i);
+        CHECK_INT(r.a.leaf, leaf);
+        CHECK(r.a.n_leaf > 0);
+        leaf += r.a.n_leaf;
+        CHECK(leaf == leaves || leaf % room.joined == 0);
+        check_round(&r);
+    }
+    CHECK_INT(leaf, leaves);
+    if (room.buffer == 0 || room.buffer > 99)
+        CHECK_INT(r.a.n_rounds, 1);
+    else if (s->choice == LAST_EXPERTS && r.ep > 2)
+        CHECK_INT(r.a.n_rounds, (leaves + room.joined - 1) / room.joined);
     free(r.memory);
+}
+
+static void check_shapes(struct room room)
+{
+    for (int tp = 1; tp <= comm_size(all()); tp *= 2)
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+            check_shape(&shapes[i], tp, room);
 }
 
 TEST(rows_arrive_by_expert_then_dp_rank_sequence_and_position_and_return)
 {
-    for (int tp = 1; tp <= comm_size(all()); tp *= 2)
-        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
-            check_shape(&shapes[i], tp);
+    check_shapes((struct room){ 0, 1 });
+}
+
+TEST(what_has_no_room_travels_in_rounds_of_whole_leaves)
+{
+    check_shapes((struct room){ 100, 1 });
+    check_shapes((struct room){ 0.01, 1 });
+    check_shapes((struct room){ 0.01, 2 });
+}
+
+TEST(room_is_a_multiple_of_an_even_load_but_one_leaf_always_fits)
+{
+    /* 3 ranks, 8 experts: rank 0 has 3 of them; 6 sequences of 10 rows, 2 chosen of each */
+    struct arrivals a = {
+        .ep = 3, .tp = 1, .n_experts = 8, .k = 2, .n_seq = 2, .leaf_rows = 10, .joined = 1
+    };
+    CHECK_INT(arrivals_worst(&a, 0), 3 * 2 * 10 * 2);
+    CHECK_INT(arrivals_even(&a, 0), 3 * 2 * 10 * 2 * 3 / 8);
+    CHECK_INT(arrivals_even(&a, 2), 3 * 2 * 10 * 2 * 2 / 8);
+    CHECK_INT(arrivals_room(&a, 0), 120);
+    a.buffer = 1.5;
+    CHECK_INT(arrivals_room(&a, 0), 68);
+    a.buffer = 0.1;
+    CHECK_INT(arrivals_room(&a, 0), 20);
+    a.joined = 2;
+    CHECK_INT(arrivals_room(&a, 0), 40);
+    a.buffer = 1e9;
+    CHECK_INT(arrivals_room(&a, 0), 120);
 }
 
 TEST(expert_e_belongs_to_rank_floor_of_e_times_ep_over_the_experts)
@@ -223,7 +291,8 @@ TEST(counts_of_traffic_are_those_of_the_peers)
     struct rig r;
     int64_t to[8], ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
 
-    open_rig(&r, &shapes[1], 1);
+    open_rig(&r, &shapes[1], 1, (struct room){ 0, 1 });
+    arrivals_select(&r.a, 0);
     CHECK_INT(comm_all_to_all_v(all(), to, ones, r.a.to, ones, sizeof *to, &err), 0);
     CHECK_SAME(to, r.a.from, (size_t)r.ep * sizeof *to);
     free(r.memory);

@@ -29,7 +29,7 @@ static double first_layer(const struct model *m, int *slices)
     return n;
 }
 
-void experts_plan_add(struct experts_plan *x, const struct model *m, int64_t tokens)
+void experts_plan_add(struct experts_plan *x, const struct model *m, const struct work_shape *s)
 {
     const struct model_config *c = &m->table.cfg;
     const struct layout *l = &m->local.layout;
@@ -49,7 +49,8 @@ void experts_plan_add(struct experts_plan *x, const struct model *m, int64_t tok
     x->local = dispatch_first(c->n_experts, ep, 1);
     x->weights = n * el / (l->zero == 3 ? slices : 1);
     x->optim = n * (m->dt == DT_F32 ? 8 : 12) / (l->zero ? slices : 1);
-    x->tokens = tokens * layout_fold(l);
+    x->tokens = s->n_seq * s->seq_len * layout_fold(l);
+    x->room = model_expert_room(m, s);
 }
 
 void experts_plan_print(const struct experts_plan *x, FILE *out)
@@ -72,4 +73,11 @@ void experts_plan_print(const struct experts_plan *x, FILE *out)
                 (long long)decoded[i]);
     fprintf(out, " %.4g of a micro-step's %lld\n", experts_distinct(x->n_experts, x->k, (double)x->tokens),
             (long long)x->tokens);
+    if (x->room.rows)
+        fprintf(
+            out,
+            "expert room  %lld rows a rank, layer and round; an even load: %lld, the most of %d sequence%s: "
+            "%lld\n",
+            (long long)x->room.rows, (long long)x->room.even, x->room.n_seq, x->room.n_seq > 1 ? "s" : "",
+            (long long)x->room.least);
 }

@@ -2,7 +2,7 @@
 # all
 # plan_memory.sh - the peak that every rank's tracked allocator saw, beside what --dry-run plans for the fullest rank: within 5 % in both
 # directions, in all and by category (a category of less than 2 % of the whole: within 2 % of that), for seventeen layouts
-# of a dense model and eleven of a mixture of experts.
+# of a dense model and fourteen of a mixture of experts.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 40000 >"$TMP/text"
 config "$TMP/model.json" hidden_size=256 num_hidden_layers=8 num_attention_heads=8 num_key_value_heads=4 head_dim=32 intermediate_size=704 vocab_size=8192
@@ -66,5 +66,17 @@ compare_layouts <<'LAYOUTS'
 --ranks 2 --ep 2 --recompute full
 --ranks 4 --ep 4 --recompute selective --dtype bf16
 --pp 2 --ep 2 --ranks 4 --micro-batch 1 --schedule zero-bubble
+--ranks 8 --ep 8
+--ranks 8 --ep 8 --zero 3 --recompute full --expert-buffer 1
+--pp 2 --ep 4 --ranks 8 --micro-batch 2 --schedule zero-bubble --expert-buffer 1
 LAYOUTS
+
+# 8 experts on 8 ranks: every rank lacks 7 of 8 moments and gradients, fp32 (4 layers, 3 matrices an expert)
+experts=$((4 * 8 * 3 * 256 * 176))
+train one
+for cat in optim grads; do eval "all_$cat=$(measured one $cat)"; done
+train one --ranks 8 --ep 8
+near_to() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0.99 * b && a < 1.01 * b) }'; }
+claim "ep 8 on 8 ranks: a rank has 1/8 of the experts' moments" near_to $((all_optim - $(measured one optim))) $((experts * 7 / 8 * 8))
+claim "and of their gradients" near_to $((all_grads - $(measured one grads))) $((experts * 7 / 8 * 4))
 finish

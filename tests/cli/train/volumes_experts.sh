@@ -25,7 +25,7 @@ start last 6 1 last_takes_all
 
 # exchanged START ARGS...: $sent, the bytes of rank 0 in the first step, and $plan, those of --dry-run
 exchanged() {
-    common=(--data "$TMP/text" --init "$TMP/$1" --steps 1 --lr 0 --seq-len $T --global-batch $G --threads 1 "${@:2}")
+    common=(--data "$TMP/text" --init "$TMP/$1" --steps 1 --lr 0 --seq-len $T --global-batch $G --threads 1 --expert-buffer 100 "${@:2}")
     plan=$("$BIN/ptrain" "${common[@]}" --dry-run | sed -n 's/^ep exchange  *\([0-9.]*\) \([kM]*B\) .*/\1 \2/p' | awk '{ print $1 * ($2 == "MB" ? 1e6 : $2 == "kB" ? 1e3 : 1) }')
     train one
     claim "$*: runs" [ $rc = 0 ]
@@ -47,6 +47,9 @@ for dtype in fp32 bf16; do
         claim "ep $ep $dtype, the last expert chosen: all rows of rank 0 leave" [ "$sent" = $((rows * there)) ]
     done
 done
+exchanged last --ranks 2 --ep 2 --expert-buffer 0.5 # room for two sequences: rank 0's four go in two rounds, of which forward keeps one
+claim "four rounds: the rows of one of two come again backward, with their weights" [ "$sent" = $((T * G / 2 * L * (2 * H * 4 + 4) + T * 2 * L * (H * 4 + 4))) ]
+claim "and are counted" grep -q '"expert_rounds":\[4,4\]' "$TMP/one.jsonl"
 exchanged even --tp 2 --ep 4 --ranks 4
 claim "tp 2: a rank sends its share of every sequence alone" [ "$sent" = $((T * G / 4 * L * 8 * 3 / 4 * 2 * (2 * H * 4 + 4))) ]
 claim "tp 2: as planned" near "$sent" "$plan"
