@@ -4,7 +4,7 @@
  * A program fills a struct of its own; each row names a member. --name value and --name=value are the same,
  * and --no-name turns a switch off. An unknown name is an error that suggests the nearest known one. Numbers
  * may have suffixes: 4k 7B 2M are powers of 1000, 2GiB 64Ki of 1024. opt_parse itself answers --help,
- * --version, --completion bash and --man. Only one thread runs when options are parsed. */
+ * --version, --completion bash|zsh|fish and --man. Only one thread runs when options are parsed. */
 #ifndef SHARDLINE_BASE_OPT_H
 #define SHARDLINE_BASE_OPT_H
 
@@ -39,6 +39,7 @@ struct opt {
     const char *help;  /* one line */
     double min, max;   /* OPT_INT, OPT_SIZE, OPT_FLOAT; both 0: no limits */
     unsigned flags;
+    const char *words; /* "tiny|10m": values that the shell offers besides the lower-case words of unit */
 };
 #define OPT_NOT_STORED 1u   /* not part of opt_json: paths, logs, threads … */
 #define OPT_NEUTRAL_ONLY 2u /* a feature that is not built yet: any value but the default is an error */
@@ -55,6 +56,11 @@ struct opt_program {
     int min_args, max_args;             /* positional arguments; max_args -1: any number */
     void (*print_version)(FILE *out);   /* answers --version */
     const struct opt_refusal *refused;  /* ends with name NULL; NULL: none */
+    const char *examples;               /* of the help: lines of the shell, each ends with a line feed */
+    const char *first_words;            /* "encode|decode": what the first argument may be; NULL: a file */
+    /* Programs of their own behind a first word, the last word of their name ("reshard diff"); ends with
+     * NULL. The caller chooses one before it calls opt_parse; help, man page and completion list them. */
+    const struct opt_program *const *commands;
 };
 
 /* Positional arguments, in order. "--" ends the options. */
@@ -69,6 +75,10 @@ struct opt_args {
  * 0 the caller calls opt_free. */
 int opt_parse(const struct opt_program *p, int argc, char **argv, void *target, struct opt_args *args,
               unsigned char *given, struct err *e);
+
+/* The error for a first word that names no command and no file of this machine, but nearly names a command.
+ * Returns 0 for every other word (NULL too), else -ERR_USAGE. */
+int opt_check_command(const struct opt_program *p, const char *word, struct err *e);
 
 /* 1 when argv named this option. */
 int opt_given(const struct opt_program *p, const unsigned char *given, const char *name);

@@ -76,7 +76,9 @@ struct model_config {
 int model_config_parse(struct model_config *c, const char *text, const char *what, struct err *e);
 /* 0, or ERR_CONFIG naming the family or feature that reshard knows and nothing computes yet. */
 int model_config_computed(const struct model_config *c, struct err *e);
-/* A preset ("tiny", "10m", "110m", "1b", "7b", "70b"), or ERR_USAGE that lists them. */
+/* The names of the presets, for the help and the shell; a test compares it with the table. */
+#define MODEL_PRESETS "tiny|10m|110m|1b|7b|70b|tiny-moe|10m-moe"
+/* One of MODEL_PRESETS, or ERR_USAGE that lists them. */
 int model_config_preset(struct model_config *c, const char *name, struct err *e);
 /* config.json as transformers reads it; the caller frees it. NULL: no memory. dtype: "float32" or "bfloat16".
  * shardline_grain is left out where it is the formula's. */

@@ -61,7 +61,7 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
       "hf: most data in one file (0: 5 GB)", 0, 1e18, 0 }, \
     { OPT_TEXT,   "compress",     AT(compress),     "none",   "zstd[:LEVEL]|zstd-planes[:LEVEL]", \
       "native: zstd, level 1 to 19 (1): `zstd -d` restores the plain files; zstd-planes, 0 to 19 (0): " \
-      "smaller and faster for floats", 0, 0, 0 }, \
+      "smaller and faster for floats", 0, 0, 0, "none|zstd|zstd-planes" }, \
     GROUP("Run"), \
     { OPT_CHOICE, "device",       AT(device),       "cpu",    "cpu|cuda", \
       "cpu: bytes are digested and rounded as they pass; a GPU would wait for them", 0, 0, 0 }, \
@@ -383,6 +383,20 @@ static int run_fetch(const struct options *o, char **arg, struct err *e)
 
 static void print_version(FILE *out) { comm_version(out, "reshard", "checkpoint format 1, "); }
 
+static const char examples[] = "# for 8 tensor-parallel ranks; equal digests prove it\n"
+                               "reshard --tp 8 run/step-60 run-tp8\n"
+                               "# weights for Hugging Face transformers, in bf16\n"
+                               "reshard --format hf --dtype bf16 run/step-60 hf-out\n"
+                               "# a DeepSpeed or Megatron folder, detected: to four ZeRO-1 ranks\n"
+                               "reshard --dp 4 --zero 1 zero-ckpt from-zero\n"
+                               "# what is inside, is it whole, is it the same\n"
+                               "reshard inspect run/step-60\n"
+                               "reshard verify run-tp8\n"
+                               "reshard diff run/step-60 run-tp8\n"
+                               "# download a model; a second try goes on where the first stopped\n"
+                               "reshard fetch hf://owner/name name\n";
+static const struct opt_program *const reports[7]; /* below */
+
 /* clang-format off */
 static const struct command {
     const char *word; /* of the command line, "" for a conversion */
@@ -391,26 +405,33 @@ static const struct command {
 } commands[] = {
     { "", { "reshard",
             "converts a checkpoint to another layout, format or dtype, and proves it: nothing appears unless "
-            "the digests agree\n\n"
-            "  reshard [options] SRC DST     reshard inspect|verify|digest CKPT     reshard diff A B     "
-            "reshard plan [options] SRC",
-            "SRC DST", convert_opts, 2, 2, print_version }, run_convert },
+            "the digests agree",
+            "SRC DST", convert_opts, 2, 2, print_version, examples, NULL, reports }, run_convert },
     { "inspect", { "reshard inspect", "lists what a checkpoint holds",
-                   "CKPT", inspect_opts, 1, 1, print_version }, run_inspect },
+                   "CKPT", inspect_opts, 1, 1, print_version,
+      "reshard inspect --stats run/step-60\n" }, run_inspect },
     { "verify", { "reshard verify", "reads everything and checks every checksum and digest",
-                  "CKPT", verify_opts, 1, 1, print_version }, run_verify },
+                  "CKPT", verify_opts, 1, 1, print_version,
+      "reshard verify run/step-60\nreshard verify --quick run/step-60\n" }, run_verify },
     { "digest", { "reshard digest", "prints weights_digest and state_digest, which no layout changes",
-                  "CKPT", digest_opts, 1, 1, print_version }, run_digest },
+                  "CKPT", digest_opts, 1, 1, print_version,
+      "reshard digest run/step-60\nreshard digest --tensors --json run/step-60\n" }, run_digest },
     { "diff", { "reshard diff", "names the tensors that differ and by how much; exit 1: different",
-                "A B", diff_opts, 2, 2, print_version }, run_diff },
+                "A B", diff_opts, 2, 2, print_version,
+      "reshard diff run/step-30 run/step-60\n" }, run_diff },
     { "plan", { "reshard plan",
                 "what a conversion would read, write and need; takes the options of a conversion",
-                "SRC [DST]", plan_opts, 1, 2, print_version }, run_plan },
+                "SRC [DST]", plan_opts, 1, 2, print_version,
+      "reshard plan --tp 8 run/step-60\n" }, run_plan },
     { "fetch", { "reshard fetch",
                  "downloads a checkpoint: in parallel, resumed where an earlier try stopped, verified",
-                 "URL DIR", fetch_opts, 2, 2, print_version }, run_fetch },
+                 "URL DIR", fetch_opts, 2, 2, print_version,
+      "reshard fetch hf://owner/name name\nreshard fetch https://host/models/name name\n" }, run_fetch },
 };
 /* clang-format on */
+
+static const struct opt_program *const reports[7] = { &commands[1].p, &commands[2].p, &commands[3].p,
+                                                      &commands[4].p, &commands[5].p, &commands[6].p };
 
 static const struct command *find_command(const char *word)
 {
@@ -444,7 +465,9 @@ int main(int argc, char **argv)
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
 
-    int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
+    int rc = opt_check_command(&commands[0].p, shift ? NULL : argv[1], &e);
+    if (rc == 0)
+        rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
     if (rc > 0) {
         rc = 0;
     } else if (rc == 0) {

@@ -89,7 +89,7 @@ static const struct opt table[] = {
       "treat every N ranks of this machine as a machine of their own (0: as it is), to try "
       "layouts", 0, 4096 },
     { OPT_TEXT,   "transport",            AT(transport),          "auto",      "NAME",
-      "auto, self, shm, mpi or nccl" },
+      "auto, self, shm, mpi or nccl", 0, 0, 0, "auto|self|shm|mpi|nccl" },
     { OPT_INT,    "rank-timeout",         AT(rank_timeout_s),     "600",       "SECONDS",
       "NCCL only: an operation that waits longer for another rank ends the job", 1, 1e6 },
 
@@ -115,6 +115,15 @@ static const struct opt table[] = {
 
 static void print_version(FILE *out) { comm_version(out, "pserve", ""); }
 
+static const char examples[] = "# complete one prompt, without a server\n"
+                               "pserve run/step-60 --once 'The ' --max-tokens 40\n"
+                               "# serve on two ranks, for OpenAI clients at http://127.0.0.1:8000/v1\n"
+                               "pserve run/step-60 --tp 2 --model-name mine\n"
+                               "# serve a model of the Hugging Face hub, in bf16\n"
+                               "pserve hf://owner/name --dtype bf16 --port 8001\n"
+                               "# two copies of the model, with keys for the clients\n"
+                               "pserve run/step-60 --replicas 2 --api-key-file keys.txt --port 8002\n";
+
 const struct opt_program pserve_program = {
     .name = "pserve",
     .summary = "serves a language model over HTTP, with the same bits at every layout",
@@ -123,6 +132,7 @@ const struct opt_program pserve_program = {
     .min_args = 1,
     .max_args = 1,
     .print_version = print_version,
+    .examples = examples,
 };
 
 /* ---- options that contradict each other ---- */

@@ -23,7 +23,7 @@ static const struct opt table[] = {
     { OPT_TEXT,   "params",         AT(params),         NULL,   "7B",
       "number of parameters, when there is no config", 0, 0, 0 },
     { OPT_TEXT,   "model",          AT(model),          NULL,   "PRESET|FILE",
-      "tiny, 10m, 110m, 1b, 7b, 70b or a config.json", 0, 0, 0 },
+      "one of " MODEL_PRESETS ", or a config.json", 0, 0, 0, MODEL_PRESETS },
     { OPT_GROUP, "Machine", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_INT,    "gpus",           AT(gpus),           "1",    "N", "ranks in all", 1, 1e6, 0 },
     { OPT_SIZE,   "memory",         AT(memory),         "80GB", "SIZE", "of a GPU", 0, 0, 0 },
@@ -57,13 +57,17 @@ static const struct opt table[] = {
 /* clang-format on */
 
 static void print_version(FILE *out) { comm_version(out, "memplan", ""); }
-static const struct opt_program program = { "memplan",
-                                            "memory a GPU of a layout, or the layouts that fit",
-                                            "(--params N | --model M) --gpus N",
-                                            table,
-                                            0,
-                                            0,
-                                            print_version };
+static const struct opt_program program = {
+    .name = "memplan",
+    .summary = "memory a GPU of a layout, or the layouts that fit",
+    .usage = "(--params N | --model M) --gpus N",
+    .opts = table,
+    .print_version = print_version,
+    .examples = "# memory of one layout, and its communication\n"
+                "memplan --model 7b --gpus 8 --tp 8 --zero 1\n"
+                "# the layouts that fit, best first\n"
+                "memplan --model 70b --gpus 64 --memory 80GB --seq-len 4k\n",
+};
 
 /* Parameters: of them those of routed experts; those that compute a token. */
 struct counted {

@@ -83,6 +83,10 @@ static const struct opt_program program = {
     .min_args = 0,
     .max_args = 0,
     .print_version = print_version,
+    .examples = "# 16 requests, 4 at a time\n"
+                "pbench --url http://127.0.0.1:8000 --requests 16 --concurrency 4\n"
+                "# two new requests a second, answers of 16 to 48 tokens\n"
+                "pbench --rate 2 --requests 8 --output-tokens 32 --spread 0.5 --json\n",
 };
 
 /* ---- samples ---- */

@@ -44,7 +44,17 @@ static const struct opt table[] = {
 
 static void print_version(FILE *out) { comm_version(out, "plot", ""); }
 static const struct opt_program program = {
-    "plot", "draws the figures of runs from ptrain's --log files", "RUN.jsonl...", table, 1, -1, print_version
+    "plot",
+    "draws the figures of runs from ptrain's --log files",
+    "RUN.jsonl...",
+    table,
+    1,
+    -1,
+    print_version,
+    .examples = "# the loss in the terminal, and as a picture\n"
+                "plot run.jsonl --svg loss.svg\n"
+                "# two runs in one chart\n"
+                "plot --y grad_norm run.jsonl other.jsonl\n",
 };
 
 /* One curve: a figure of a run, or one item of a figure that is a list. */

@@ -61,6 +61,13 @@ static const struct opt_program program = {
     .min_args = 1,
     .max_args = -1,
     .print_version = print_version,
+    .examples = "# text to a file of tokens, for ptrain --data\n"
+                "ptok prepare --tokenizer hf-model corpus.txt --out tokens.bin\n"
+                "# lines {\"n\":0,\"text_b64\":\"…\"} to token ids\n"
+                "ptok encode --tokenizer hf-model <texts.jsonl >ids.jsonl\n"
+                "# lines {\"messages\":[…]} to the text that the model sees\n"
+                "ptok render --template template.jinja <chats.jsonl\n",
+    .first_words = "prepare|encode|decode|render",
 };
 
 /* --- base64 (RFC 4648) --- */

@@ -5,6 +5,7 @@
 #include "comm/comm.h"
 #include "kernels/dev.h"
 #include "kernels/tree.h"
+#include "model/config.h"
 
 #define AT(member) offsetof(struct train_opts, member)
 #define N OPT_NOT_STORED
@@ -42,7 +43,7 @@ static const struct opt table[] = {
     { OPT_TEXT,   "device",         AT(device),         "cpu",      "cpu|cuda",
       "where the arithmetic runs", 0, 0, N },
     { OPT_TEXT,   "transport",      AT(transport),      "auto",     "NAME",
-      "auto, self, shm, mpi or nccl", 0, 0, N },
+      "auto, self, shm, mpi or nccl", 0, 0, N, "auto|self|shm|mpi|nccl" },
     { OPT_INT,    "rank-timeout",   AT(rank_timeout_s), "600",      "SECONDS",
       "NCCL: seconds an operation waits for a missing rank before the job is aborted", 1, 1e6, N },
     { OPT_INT,    "ranks-per-node", AT(ranks_per_node), "0",        "N",
@@ -73,7 +74,7 @@ static const struct opt table[] = {
       "sum gradients during backward, and fetch the next unit's weights (zero 3) ahead", 0, 0, N },
     GROUP("Model"),
     { OPT_TEXT,   "model",          AT(model),          NULL,       "PRESET|FILE",
-      "tiny, 10m, 110m, 1b, 7b, 70b or a config.json (default tiny, or --init's)", 0, 0, N },
+      "one of " MODEL_PRESETS ", or a config.json (default tiny, or --init's)", 0, 0, N, MODEL_PRESETS },
     { OPT_TEXT,   "init",           AT(init),           NULL,       "CKPT",
       "start from these weights", 0, 0, N },
     { OPT_INT,    "seed",           AT(seed),           "0",        "N",
@@ -91,7 +92,7 @@ static const struct opt table[] = {
     { OPT_TEXT,   "data-mix",       AT(data_mix),       NULL,       "W,W...",
       "mixture: a weight for each --data file, which is then cut into sequences by itself", 0, 0, 0 },
     { OPT_TEXT,   "data-order",     AT(data_order),     "shuffle",  "ORDER",
-      "shuffle, or stride:K (row r of step s is window ((s G + r) K) mod n)", 0, 0, 0 },
+      "shuffle, or stride:K (row r of step s is window ((s G + r) K) mod n)", 0, 0, 0, "shuffle|stride:1" },
     { OPT_LIST,   "eval-data",      AT(eval_data),      NULL,       "FILE", "data for evaluation", 0, 0, N },
     { OPT_INT,    "eval-every",     AT(eval_every),     "0",        "N",
       "evaluate every N updates (0: never)", 0, 1e12, N },
@@ -197,6 +198,18 @@ static const struct opt_refusal refused[] = {
 
 static void print_version(FILE *out) { comm_version(out, "ptrain", ""); }
 
+static const char examples[] =
+    "# a model of 1M parameters on text, 2 ranks that share every matrix; stop half-way\n"
+    "ptrain --data corpus.txt --model tiny --ranks 2 --tp 2 --steps 60 --stop-after 30 --out run\n"
+    "# go on in another layout, with the same bits; a JSON line a step\n"
+    "ptrain --data corpus.txt --ranks 2 --zero 1 --resume auto --out run --log run.jsonl\n"
+    "# loss and perplexity of a checkpoint on other text\n"
+    "ptrain --eval-only --init run/step-60 --eval-data valid.txt\n"
+    "# train a model of Hugging Face further, in bf16\n"
+    "ptrain --init hf-model --tokenizer hf-model --data corpus.txt --dtype bf16 --steps 5 --out tuned\n"
+    "# what a layout would need; starts nothing\n"
+    "ptrain --model 7b --ranks 8 --tp 8 --zero 1 --dry-run\n";
+
 const struct opt_program ptrain_program = {
     .name = "ptrain",
     .summary = "trains a language model over MPI ranks, to the same bits at every layout",
@@ -206,4 +219,5 @@ const struct opt_program ptrain_program = {
     .max_args = 0,
     .print_version = print_version,
     .refused = refused,
+    .examples = examples,
 };

@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/machine.h"
 #include "base/opt/opt_help.h"
+#include "base/opt/opt_near.h"
 
 /* ---- numbers ---- */
 
@@ -73,47 +74,7 @@ int opt_parse_size(const char *text, int64_t *out)
     return 0;
 }
 
-/* ---- the nearest name ---- */
-
-#define NAME_MAX_CMP 48
-
-static int min3(int a, int b, int c)
-{
-    int m = a < b ? a : b;
-    return m < c ? m : c;
-}
-
-/* Number of letters to add, drop, change or swap with their neighbour to get from a to b. */
-static int distance(const char *a, const char *b)
-{
-    int d[3][NAME_MAX_CMP + 1], na = (int)strlen(a), nb = (int)strlen(b);
-    if (na > NAME_MAX_CMP || nb > NAME_MAX_CMP)
-        return NAME_MAX_CMP;
-    for (int j = 0; j <= nb; j++)
-        d[0][j] = j;
-    for (int i = 1; i <= na; i++) {
-        int *row = d[i % 3], *above = d[(i + 2) % 3], *above2 = d[(i + 1) % 3];
-        row[0] = i;
-        for (int j = 1; j <= nb; j++) {
-            row[j] = min3(above[j] + 1, row[j - 1] + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && above2[j - 2] + 1 < row[j])
-                row[j] = above2[j - 2] + 1;
-        }
-    }
-    return d[na % 3][nb];
-}
-
-static void closer(const char *name, const char *candidate, int *best, const char **found)
-{
-    int d = distance(name, candidate);
-    size_t n = strlen(name);
-    if (n >= 3 && !strncmp(name, candidate, n)) /* --sched for --schedule */
-        d = 1;
-    if (d < *best) {
-        *best = d;
-        *found = candidate;
-    }
-}
+/* ---- names that are refused ---- */
 
 /* ERR_USAGE with the reason, where the program names one; 0: it does not. */
 static int refuse(const struct opt_program *p, const char *name, const char *value, struct err *e)
@@ -130,19 +91,8 @@ static int refuse(const struct opt_program *p, const char *name, const char *val
 
 static int unknown_name(const struct opt_program *p, const char *name, struct err *e)
 {
-    const char *found = NULL;
-    int best = (int)strlen(name) / 3 + 2; /* a name further away is no help */
     int rc = refuse(p, name, NULL, e);
-    if (rc < 0)
-        return rc;
-    for (const struct opt *o = p->opts; !opt_is_end(o); o++)
-        if (o->kind != OPT_GROUP)
-            closer(name, o->name, &best, &found);
-    for (const struct opt_builtin *b = opt_builtins; b->name; b++)
-        closer(name, b->name, &best, &found);
-    if (found)
-        return err_set(e, ERR_USAGE, "unknown option --%s: did you mean --%s", name, found);
-    return err_set(e, ERR_USAGE, "unknown option --%s: see --help", name);
+    return rc < 0 ? rc : opt_unknown_name(p, name, e);
 }
 
 /* ---- one value ---- */
@@ -350,9 +300,9 @@ static int take_words(struct cursor *c, const struct opt *o, struct err *e)
 static int answer_builtin(const struct opt_program *p, const char *name, const char *value, struct err *e)
 {
     if (!strcmp(name, "completion")) {
-        if (!value || strcmp(value, "bash"))
-            return err_set(e, ERR_USAGE, "--completion knows bash only: --completion bash");
-        opt_print_completion(p, stdout);
+        if (opt_print_completion(p, value, stdout) < 0)
+            return err_set(e, ERR_USAGE, "--completion %s: it must be one of bash|zsh|fish",
+                           value ? value : "");
     } else if (!strcmp(name, "help")) {
         opt_print_help(p, stdout);
     } else if (!strcmp(name, "man")) {
@@ -424,9 +374,7 @@ int opt_parse(const struct opt_program *p, int argc, char **argv, void *target, 
         else if (is_option(a))
             rc = parse_option(&c, e);
         else
-            rc = !strcmp(a, "-h")
-                     ? answer_builtin(p, "help", NULL, e)
-                     : err_set(e, ERR_USAGE, "unknown option %s: options are long, see --help", a);
+            rc = !strcmp(a, "-h") ? answer_builtin(p, "help", NULL, e) : opt_unknown_short(p, a, e);
     }
     if (rc == 0)
         rc = check_args(p, args, e);

@@ -1,19 +1,30 @@
 /* opt_help.c - see opt_help.h. */
 #include "base/opt/opt_help.h"
-#include "base/env.h"
 
-#include <ctype.h>
 #include <string.h>
 
-#define COLUMN 34 /* where the explanations begin; longer names push theirs to the right */
+#define COLUMN 34   /* where the explanations begin; longer names push theirs to the right */
+#define COLUMNS 100 /* no line is longer */
+#define TEXT_MAX 1024
 
 const struct opt_builtin opt_builtins[] = {
     { "help", NULL, "this text" },
     { "version", NULL, "version, CPU class, devices and transports" },
-    { "completion", "bash", "a completion script for the shell: source <(PROGRAM --completion bash)" },
+    { "completion", "bash|zsh|fish", "completion for this shell: source <(PROGRAM --completion bash)" },
     { "man", NULL, "this text as a man page: PROGRAM --man | man -l -" },
     { NULL, NULL, NULL },
 };
+
+const struct opt_env_group opt_env_groups[OPT_ENV_GROUPS] = {
+    { ENV_USER, "environment" },
+    { ENV_OTHER, "environment of other software" },
+};
+
+const char *opt_command_word(const struct opt_program *p)
+{
+    const char *space = strrchr(p->name, ' ');
+    return space ? space + 1 : p->name;
+}
 
 /* The default to print; NULL for a switch that is off and an empty text. */
 static const char *shown_default(const struct opt *o)
@@ -23,159 +34,135 @@ static const char *shown_default(const struct opt *o)
     return o->kind == OPT_SWITCH ? "on" : o->value;
 }
 
-static void print_row(FILE *out, const char *name, const char *unit, const char *more, const char *help)
+void opt_explain(const struct opt *o, char *text, size_t n)
 {
-    int n = fprintf(out, "  --%s%s%s%s", name, unit ? " " : "", unit ? unit : "", more);
-    fprintf(out, "%*s %s", n < COLUMN ? COLUMN - n : 1, "", help ? help : "");
+    const char *value = shown_default(o), *help = o->help ? o->help : "";
+    char meaning[64] = "";
+    if (value) /* "(0: as many as cores)" of an option whose default is 0 */
+        snprintf(meaning, sizeof meaning, "(%s: ", value);
+
+    const char *at = value ? strstr(help, meaning) : NULL;
+    if (at)
+        snprintf(text, n, "%.*s(default %s", (int)(at - help), help, at + 1);
+    else if (value)
+        snprintf(text, n, "%s (default %s)", help, value);
+    else
+        snprintf(text, n, "%s", help);
 }
 
-static const struct {
-    enum env_kind kind;
-    const char *title;
-} env_group[] = {
-    { ENV_USER, "environment" },
-    { ENV_OTHER, "environment of other software" },
-};
-enum { ENV_GROUPS = sizeof env_group / sizeof *env_group };
-
-static void print_environment(FILE *out)
+/* Columns that the first n bytes of UTF-8 take. */
+static int columns_of(const char *text, size_t n)
 {
-    for (int g = 0; g < ENV_GROUPS; g++) {
-        fprintf(out, "\n%s:\n", env_group[g].title);
-        for (int v = 0; v < ENV_COUNT; v++)
-            if (env_table[v].kind == env_group[g].kind)
-                fprintf(out, "  %-*s %s\n", COLUMN - 2, env_table[v].name, env_table[v].meaning);
+    int columns = 0;
+    for (size_t i = 0; i < n; i++)
+        columns += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return columns;
+}
+
+/* Prints text and a line feed, broken at spaces before COLUMNS. at: the column of the cursor; further lines
+ * begin at column `indent`. */
+static void print_wrapped(FILE *out, const char *text, int at, int indent)
+{
+    int first = 1;
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        int columns = columns_of(text, n);
+        if (!first && at + 1 + columns > COLUMNS) {
+            fprintf(out, "\n%*s", indent, "");
+            at = indent;
+        } else if (!first) {
+            fputc(' ', out);
+            at++;
+        }
+        fwrite(text, 1, n, out);
+        at += columns;
+        text += n + (text[n] == ' ');
+        first = 0;
+    }
+    fputc('\n', out);
+}
+
+static void print_row(FILE *out, const char *name, const char *unit, const char *more, const char *help)
+{
+    int n = fprintf(out, "  %s%s%s%s", name, unit ? " " : "", unit ? unit : "", more);
+    if (n >= COLUMN) { /* a long name has a line of its own */
+        fputc('\n', out);
+        n = 0;
+    }
+    fprintf(out, "%*s ", COLUMN - n, "");
+    print_wrapped(out, help, COLUMN + 1, COLUMN + 1);
+}
+
+static void print_option(FILE *out, const char *name, const char *unit, const char *more, const char *help)
+{
+    char dashed[80];
+    snprintf(dashed, sizeof dashed, "--%s", name);
+    print_row(out, dashed, unit, more, help);
+}
+
+static void print_commands(const struct opt_program *p, FILE *out)
+{
+    if (!p->commands)
+        return;
+    fprintf(out, "\ncommands, each with a --help of its own:\n");
+    for (const struct opt_program *const *c = p->commands; *c; c++) {
+        char words[80];
+        snprintf(words, sizeof words, "%s %s", (*c)->name, (*c)->usage);
+        print_row(out, words, NULL, "", (*c)->summary);
     }
 }
 
-void opt_print_help(const struct opt_program *p, FILE *out)
+static void print_options(const struct opt_program *p, FILE *out)
 {
-    fprintf(out, "usage: %s %s%s[options]\n%s\n", p->name, p->usage ? p->usage : "",
-            p->usage && *p->usage ? " " : "", p->summary);
+    char text[TEXT_MAX];
     for (const struct opt *o = p->opts; !opt_is_end(o); o++) {
         if (o->kind == OPT_GROUP) {
             fprintf(out, "\n%s:\n", o->name);
             continue;
         }
-        print_row(out, o->name, o->kind == OPT_SWITCH ? NULL : o->unit, o->kind == OPT_LIST ? "..." : "",
-                  o->help);
-        const char *def = shown_default(o);
-        fprintf(out, def ? " (%s)\n" : "\n", def);
+        opt_explain(o, text, sizeof text);
+        print_option(out, o->name, o->kind == OPT_SWITCH ? NULL : o->unit, o->kind == OPT_LIST ? "..." : "",
+                     text);
     }
+}
+
+static void print_environment(FILE *out)
+{
+    for (int g = 0; g < OPT_ENV_GROUPS; g++) {
+        fprintf(out, "\n%s:\n", opt_env_groups[g].title);
+        for (int v = 0; v < ENV_COUNT; v++)
+            if (env_table[v].kind == opt_env_groups[g].kind)
+                print_row(out, env_table[v].name, NULL, "", env_table[v].meaning);
+    }
+}
+
+static void print_examples(const char *examples, FILE *out)
+{
+    fprintf(out, "\nexamples:\n");
+    while (*examples) {
+        size_t n = strcspn(examples, "\n");
+        fprintf(out, "  %.*s\n", (int)n, examples);
+        examples += n + (examples[n] == '\n');
+    }
+}
+
+void opt_print_help(const struct opt_program *p, FILE *out)
+{
+    char usage[TEXT_MAX];
+    snprintf(usage, sizeof usage, "usage: %s %s%s[options]", p->name, p->usage ? p->usage : "",
+             p->usage && *p->usage ? " " : "");
+    print_wrapped(out, usage, 0, 7);
+    print_wrapped(out, p->summary, 0, 0);
+    if (p->examples)
+        print_examples(p->examples, out);
+    print_commands(p, out);
+    print_options(p, out);
+
     fprintf(out, "\nalways there:\n");
-    for (const struct opt_builtin *b = opt_builtins; b->name; b++) {
-        print_row(out, b->name, b->unit, "", b->help);
-        fputc('\n', out);
-    }
+    for (const struct opt_builtin *b = opt_builtins; b->name; b++)
+        print_option(out, b->name, b->unit, "", b->help);
     print_environment(out);
-    fprintf(out, "\nin parentheses: the default; 4k 7B 2M are powers of 1000, 64Ki 2GiB of 1024; "
-                 "--name=value works too,"
-                 " and --no-name for a switch\n");
-}
-
-/* Prints text for roff: hyphens that can be copied, no line that begins as a request. */
-static void print_roff(FILE *out, const char *text)
-{
-    if (*text == '.' || *text == '\'')
-        fputs("\\&", out);
-    for (; *text; text++) {
-        if (*text == '-')
-            fputs("\\-", out);
-        else if (*text == '\\')
-            fputs("\\\\", out);
-        else
-            fputc(*text, out);
-    }
-}
-
-static void print_man_row(FILE *out, const char *name, const char *unit, const char *help, const char *def)
-{
-    fprintf(out, ".TP\n\\fB\\-\\-");
-    print_roff(out, name);
-    fprintf(out, "\\fR");
-    if (unit) {
-        fprintf(out, " \\fI");
-        print_roff(out, unit);
-        fprintf(out, "\\fR");
-    }
-    fputc('\n', out);
-    print_roff(out, help ? help : "");
-    if (def) {
-        fprintf(out, " (default ");
-        print_roff(out, def);
-        fputc(')', out);
-    }
-    fputc('\n', out);
-}
-
-static void print_man_environment(FILE *out)
-{
-    for (int g = 0; g < ENV_GROUPS; g++) {
-        fprintf(out, g == 0 ? ".SH ENVIRONMENT\n" : ".SS %s\n", env_group[g].title);
-        for (int v = 0; v < ENV_COUNT; v++) {
-            if (env_table[v].kind != env_group[g].kind)
-                continue;
-            fprintf(out, ".TP\n\\fB%s\\fR\n", env_table[v].name);
-            print_roff(out, env_table[v].meaning);
-            fputc('\n', out);
-        }
-    }
-}
-
-void opt_print_man(const struct opt_program *p, FILE *out)
-{
-    fprintf(out, ".TH ");
-    for (const char *c = p->name; *c; c++)
-        fputc(toupper((unsigned char)*c), out);
-    fprintf(out, " 1 \"\" \"Shardline\"\n.SH NAME\n%s \\- ", p->name);
-    print_roff(out, p->summary);
-    fprintf(out, "\n.SH SYNOPSIS\n\\fB%s\\fR ", p->name);
-    print_roff(out, p->usage ? p->usage : "");
-    fprintf(out, " [options]\n.SH OPTIONS\n");
-    for (const struct opt *o = p->opts; !opt_is_end(o); o++) {
-        if (o->kind == OPT_GROUP) {
-            fprintf(out, ".SS ");
-            print_roff(out, o->name);
-            fputc('\n', out);
-        } else {
-            print_man_row(out, o->name, o->kind == OPT_SWITCH ? NULL : o->unit, o->help, shown_default(o));
-        }
-    }
-    fprintf(out, ".SS always there\n");
-    for (const struct opt_builtin *b = opt_builtins; b->name; b++)
-        print_man_row(out, b->name, b->unit, b->help, NULL);
-    print_man_environment(out);
-    fprintf(out, ".SH EXIT STATUS\n0: done; 1: failed while working; 2: wrong usage\n");
-}
-
-static void print_words(FILE *out, const char *words)
-{
-    for (; *words; words++)
-        fputc(*words == '|' ? ' ' : *words, out);
-}
-
-void opt_print_completion(const struct opt_program *p, FILE *out)
-{
     fprintf(out,
-            "_%s()\n{\n    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n    case "
-            "$prev in\n",
-            p->name);
-    for (const struct opt *o = p->opts; !opt_is_end(o); o++) {
-        if (o->kind != OPT_CHOICE)
-            continue;
-        fprintf(out, "    --%s) COMPREPLY=($(compgen -W \"", o->name);
-        print_words(out, o->unit);
-        fprintf(out, "\" -- \"$cur\")); return ;;\n");
-    }
-    fprintf(out, "    --completion) COMPREPLY=($(compgen -W \"bash\" -- \"$cur\")); return ;;\n    esac\n"
-                 "    if [[ $cur == -* ]]; then\n        COMPREPLY=($(compgen -W \"");
-    for (const struct opt *o = p->opts; !opt_is_end(o); o++)
-        if (o->kind != OPT_GROUP)
-            fprintf(out, "--%s ", o->name);
-    for (const struct opt_builtin *b = opt_builtins; b->name; b++)
-        fprintf(out, "--%s%s", b->name, b[1].name ? " " : "");
-    fprintf(out,
-            "\" -- \"$cur\"))\n    else\n        COMPREPLY=($(compgen -f -- \"$cur\"))\n    fi\n}\n"
-            "complete -o filenames -F _%s %s\n",
-            p->name, p->name);
+            "\n4k 7B 2M are powers of 1000, 64Ki 2GiB of 1024; --name=value works too, and --no-name for a "
+            "switch\n");
 }

@@ -1,6 +1,7 @@
 /* hf_read.c - the driver of Hugging Face checkpoints: a folder with model.safetensors, or with
  * model.safetensors.index.json and its shards, or a single .safetensors file. They have no checksums;
  * everything else is checked before a byte of data is used. */
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -203,8 +204,31 @@ static int find_extras(struct ckpt *c, struct err *e)
     return c->extra ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
 }
 
+/* The largest N of the checkpoints step-N in a folder of ptrain --out; -1: none. */
+static long long newest_step(const char *dir)
+{
+    long long newest = -1, step;
+    DIR *d = opendir(dir);
+    for (struct dirent *f; d && (f = readdir(d));) {
+        char manifest[64], end;
+        if (sscanf(f->d_name, "step-%18lld%c", &step, &end) != 1 || step <= newest)
+            continue;
+        snprintf(manifest, sizeof manifest, "step-%lld/%s", step, FMT_MANIFEST);
+        char *path = io_join(dir, manifest);
+        newest = path && io_exists(path) ? step : newest;
+        free(path);
+    }
+    if (d)
+        closedir(d);
+    return newest;
+}
+
 static int nothing_here(const struct ckpt *c, struct err *e)
 {
+    long long step = newest_step(c->dir);
+    if (step >= 0)
+        return err_set(e, ERR_FORMAT, "%s: is the folder of a run: give its newest checkpoint, %s/step-%lld",
+                       c->path, c->path, step);
     if (exists_in(c, "weights-00000.safetensors"))
         return err_set(
             e, ERR_FORMAT,

@@ -17,7 +17,7 @@ static const struct opt table[] = {
     { OPT_GROUP, "layout", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_INT, "seq-len", AT(seq_len), "64", "T", "tokens of a sequence", 1, 1 << 20, 0 },
     { OPT_SIZE, "kv-memory", AT(memory), "1GiB", "SIZE", "bytes of the cache", 0, 0, 0 },
-    { OPT_INT, "cp", AT(cp), "1", "N", "context parallel", 1, 64, OPT_NEUTRAL_ONLY },
+    { OPT_INT, "cp", AT(cp), "1", "N", "context parallel (1: one rank)", 1, 64, OPT_NEUTRAL_ONLY },
     { OPT_FLOAT, "lr", AT(lr), "3e-4", "X", "learning rate", 0, 10, 0 },
     { OPT_GROUP, "run", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_SWITCH, "sp", AT(sp), "0", NULL, "split rows", 0, 0, 0 },
@@ -26,11 +26,19 @@ static const struct opt table[] = {
       OPT_NEUTRAL_ONLY | OPT_NOT_STORED },
     { OPT_CHOICE, "dtype", AT(dtype), "fp32", "fp32|bf16|fp16", "arithmetic", 0, 0, 0 },
     { OPT_TEXT, "out", AT(out), NULL, "DIR", "where to", 0, 0, OPT_NOT_STORED },
-    { OPT_TEXT, "name", AT(name), "x", "NAME", "a name", 0, 0, 0 },
+    { OPT_TEXT, "name", AT(name), "x", "NAME",
+      "a name that is explained at such length that it takes two whole lines", 0, 0, 0, "x|y" },
     { OPT_LIST, "data", AT(data), NULL, "FILE", "texts", 0, 0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
-static const struct opt_program program = { "prog", "does things", "SRC [DST]", table, 0, 2, NULL };
+static const struct opt diff_table[] = {
+    { OPT_CHOICE, "how", AT(dtype), "bits", "bits|values", "what is compared: [a]", 0, 0, 0 },
+    { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
+};
+static const struct opt_program diff = { "prog diff", "compares", "A B", diff_table, 2, 2, NULL };
+static const struct opt_program *const commands[] = { &diff, NULL };
+static const struct opt_program program = { "prog", "does things", "SRC [DST]",         table, 0,
+                                            2,      NULL,          "# one\nprog a b\n", NULL,  commands };
 
 static struct target got;
 static struct opt_args args;
@@ -112,6 +120,20 @@ TEST(unknown_names_suggest_the_nearest)
     REFUSED("unknown option --quux-and-more: see --help", "--quux-and-more");
     REFUSED("unknown option --no-seq-len: did you mean --seq-len", "--no-seq-len");
     REFUSED("unknown option -n: options are long, see --help", "-n");
+}
+
+TEST(words_of_other_tools_name_the_option_here)
+{
+    REFUSED("unknown option --sequence-length: did you mean --seq-len", "--sequence-length", "5");
+    REFUSED("unknown option --learning_rate: did you mean --lr", "--learning_rate=1");
+    REFUSED("unknown option --seq_len: did you mean --seq-len", "--seq_len", "5");
+    REFUSED("unknown option --gpu-memory-utilization: did you mean --kv-memory",
+            "--gpu-memory-utilization=0.9");
+    REFUSED("unknown option --no-sequence-parallel: did you mean --sp", "--no-sequence-parallel");
+    REFUSED("unknown option --bf16: give --dtype bf16", "--bf16");
+    REFUSED("unknown option -o: did you mean --out", "-o", "x");
+    REFUSED("unknown option -seq-len: did you mean --seq-len", "-seq-len", "5");
+    REFUSED("unknown option --tensor-parallel-size: see --help", "--tensor-parallel-size", "2"); /* no --tp */
 }
 
 TEST(bad_values_say_what_is_good)
@@ -222,14 +244,19 @@ static const char *answer(const char *a, const char *b)
     return text;
 }
 
-TEST(help_is_grouped_one_line_a_flag_with_defaults)
+TEST(help_is_grouped_with_one_default_a_flag_and_examples)
 {
     const char *help = answer("--help", NULL);
-    CHECK_HAS(help, "usage: prog SRC [DST] [options]\ndoes things\n\nlayout:\n");
-    CHECK_HAS(help, "\n  --seq-len T                      tokens of a sequence (64)\n");
-    CHECK_HAS(help, "\n  --overlap                        overlap (on)\n");
+    CHECK_HAS(help, "usage: prog SRC [DST] [options]\ndoes things\n\nexamples:\n  # one\n  prog a b\n");
+    CHECK_HAS(help,
+              "\ncommands, each with a --help of its own:\n  prog diff A B                    compares\n");
+    CHECK_HAS(help, "\n  --seq-len T                      tokens of a sequence (default 64)\n");
+    CHECK_HAS(help, "\n  --overlap                        overlap (default on)\n");
     CHECK_HAS(help, "\n  --sp                             split rows\n");
-    CHECK_HAS(help, "\n  --dtype fp32|bf16|fp16           arithmetic (fp32)\n");
+    CHECK_HAS(help, "\n  --cp N                           context parallel (default 1: one rank)\n");
+    CHECK_HAS(help, "\n  --dtype fp32|bf16|fp16           arithmetic (default fp32)\n");
+    CHECK_HAS(help, "\n  --name NAME                      a name that is explained at such length that "
+                    "it takes two whole\n                                   lines (default x)\n");
     CHECK_HAS(help, "\n  --data FILE...                   texts\n");
     CHECK_HAS(help, "\nrun:\n");
     CHECK_HAS(help, "\n  --version ");
@@ -248,11 +275,30 @@ TEST(the_man_page_and_the_shell_know_every_option)
         CHECK_HAS(man, dashed);
     }
     const char *sh = answer("--completion", "bash");
-    CHECK_HAS(sh, "--dtype) COMPREPLY=($(compgen -W \"fp32 bf16 fp16\"");
+    CHECK_HAS(sh, "--dtype) COMPREPLY=($(compgen -W \"fp32 bf16 fp16 \"");
     CHECK_HAS(sh, "--seq-len --kv-memory --cp --lr --sp ");
     CHECK_HAS(sh, "complete -o filenames -F _prog prog\n");
     char first[8000];
     strcpy(first, sh);
     CHECK_STR(answer("--completion=bash", NULL), first);
-    REFUSED("--completion knows bash only: --completion bash", "--completion", "zsh");
+    CHECK_HAS(sh, "--name) COMPREPLY=($(compgen -W \"x y \" -- \"$cur\")); return ;;");
+    CHECK_HAS(sh, "--how) COMPREPLY=($(compgen -W \"bits values \"");
+    const char *zsh = answer("--completion", "zsh");
+    CHECK_HAS(zsh, "#compdef prog\n");
+    CHECK_HAS(zsh, "'--dtype=[arithmetic (default fp32)]:fp32|bf16|fp16:(fp32 bf16 fp16 )'");
+    CHECK_HAS(zsh, "'--how=[what is compared\\: \\[a\\] (default bits)]");
+    CHECK_HAS(answer("--completion", "fish"), "complete -c prog -n '__fish_seen_subcommand_from diff' -l how "
+                                              "-x -a 'bits values '");
+    REFUSED("--completion csh: it must be one of bash|zsh|fish", "--completion", "csh");
+}
+
+TEST(a_mistyped_command_is_named)
+{
+    CHECK_INT(opt_check_command(&program, "dif", &e), -ERR_USAGE);
+    CHECK_STR(e.text, "dif is neither a command nor a checkpoint here: did you mean prog diff");
+    CHECK_INT(opt_check_command(&program, "diff", &e), 0);
+    CHECK_INT(opt_check_command(&program, NULL, &e), 0);
+    CHECK_INT(opt_check_command(&program, "--dif", &e), 0);
+    CHECK_INT(opt_check_command(&program, "./dif", &e), 0);
+    CHECK_INT(opt_check_command(&program, "run", &e), 0);
 }

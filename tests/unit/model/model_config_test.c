@@ -323,6 +323,15 @@ TEST(an_unknown_preset_lists_the_known_ones)
     CHECK_HAS(e.text, "--model 8b: neither a file nor one of the presets tiny, 10m, 110m, 1b, 7b, 70b");
 }
 
+TEST(the_presets_that_the_help_names_are_those_of_the_table)
+{
+    char listed[256] = "";
+    CHECK_INT(model_config_preset(&c, "8b", &e), -ERR_USAGE);
+    for (const char *at = MODEL_PRESETS; *at; at++)
+        strcat(listed, *at == '|' ? ", " : (char[]){ *at, 0 });
+    CHECK_STR(strstr(e.text, "presets ") + strlen("presets "), listed);
+}
+
 TEST(configs_that_differ_say_in_what)
 {
     struct model_config a;
