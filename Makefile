@@ -75,7 +75,7 @@ BENCHES  := $(BENCH_SRC:%.c=$B/%)
 ifneq ($(and $(word 2,$(MAKECMDGOALS)),$(filter all programs tests benches test,$(MAKECMDGOALS))),)
 .NOTPARALLEL:
 endif
-.PHONY: all programs tests benches fuzzers fuzz link setup-check demo test test-all bench bench-reshard bench-train bench-serve bench-foreign sanitize check check-layers style-check check-names tidy install clean help
+.PHONY: all programs tests benches fuzzers fuzz link setup-check demo test test-all bench bench-reshard bench-train bench-serve bench-foreign sanitize check check-layers style-check check-names tidy install dist deb clean help
 all: programs
 programs: setup-check
 	@$(MAKE) --no-print-directory $(PROGS) $(LINK)
@@ -212,9 +212,12 @@ tidy:
 	@tools/tidy all
 
 install: programs
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/shardline
-	install -m 755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 README.md LICENSE format/FORMAT.md $(DESTDIR)$(PREFIX)/share/doc/shardline
+	@tools/package install $B/bin '$(DESTDIR)' '$(PREFIX)'
+# a tarball of the last commit; a Debian package of this build
+dist:
+	@tools/package dist
+deb: programs
+	@tools/package deb $B/bin
 
 clean:
 	rm -rf build
@@ -233,7 +236,9 @@ help:
 	@echo "make fuzz           searches for inputs that break a reader, a minute a target (clang); FUZZ_SECONDS=N ONLY='pickle zip'"
 	@echo "make check          shape of the source: check-layers, style-check (clang-format), check-names"
 	@echo "make tidy           clang-tidy on all files"
-	@echo "make install        PREFIX=$(PREFIX) DESTDIR="
+	@echo "make install        programs, man pages, completion for bash, zsh, fish; PREFIX=$(PREFIX) DESTDIR="
+	@echo "make dist           build/shardline-VERSION.tar.gz of the last commit"
+	@echo "make deb            build/shardline_VERSION_ARCH.deb of this build"
 	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands   CUDA=: without the CUDA device   CUDA_ARCH='90': only that GPU"
 
 -include $(LIB_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(FAKE_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $B/emu/tests/unit/cuda/cuda_emu_block.d $B/emu/tests/unit/cuda/cuda_emu_hopper.d $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \

@@ -3,7 +3,6 @@
 # launch.sh - the launch examples of train/README.md as far as one machine goes: a hostfile; tp inside a machine, by default and said where it is not
 # (machines made of every N ranks); what a scheduler's signal does; requeue with --resume auto on another number of ranks.
 . "$(dirname "$0")/../lib/train_lib.bash"
-here=$(cd "$(dirname "$0")" && pwd)
 text 1 20000 >"$TMP/text"
 common=(--data "$TMP/text" --model tiny --steps 8 --seq-len 32 --global-batch 8 --threads 1)
 reference
@@ -38,16 +37,4 @@ run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/out" --log "$TMP/log.jsonl" --r
 claim "the requeued job goes on with two ranks" [ $rc = 0 ] && claim "from where it was" has "$err" "resumed $TMP/out/step-$n at step $n"
 claim "its log has every step once" [ "$(grep -c loss_bits "$TMP/log.jsonl")" = $((n + 2)) ]
 
-# the example of Kubernetes is YAML
-if "${PYTHON:-python3}" -c 'import yaml' 2>/dev/null; then
-    sed -n '/apiVersion: kubeflow/,/^$/p' "$here/../../../train/README.md" | sed 's/^    //' >"$TMP/job.yaml"
-    run "${PYTHON:-python3}" -c 'import sys, yaml
-j = yaml.safe_load(open(sys.argv[1]))
-r = j["spec"]["mpiReplicaSpecs"]
-n = int(r["Launcher"]["template"]["spec"]["containers"][0]["command"][2])
-assert j["kind"] == "MPIJob" and n == r["Worker"]["replicas"] * j["spec"]["slotsPerWorker"], j' "$TMP/job.yaml"
-    claim "the MPIJob of the README is whole" [ $rc = 0 ]
-else
-    skip "no python with yaml to read the MPIJob"
-fi
 finish
