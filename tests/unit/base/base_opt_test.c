@@ -37,8 +37,15 @@ static const struct opt diff_table[] = {
 };
 static const struct opt_program diff = { "prog diff", "compares", "A B", diff_table, 2, 2, NULL };
 static const struct opt_program *const commands[] = { &diff, NULL };
-static const struct opt_program program = { "prog", "does things", "SRC [DST]",         table, 0,
-                                            2,      NULL,          "# one\nprog a b\n", NULL,  commands };
+static const struct opt_program program = {
+    .name = "prog",
+    .summary = "does things",
+    .usage = "SRC [DST]",
+    .opts = table,
+    .max_args = 2,
+    .examples = "# one\nprog a b\n",
+    .commands = commands,
+};
 
 static struct target got;
 static struct opt_args args;
