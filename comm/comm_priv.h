@@ -156,6 +156,7 @@ struct world {
     struct mpi_world *mpi;
     struct comm_request *requests; /* started and not finished */
     int64_t across_bytes;          /* sent to other machines so far */
+    int64_t wait_limit_ns;         /* world_limit_waits; 0: none */
     struct trace *trace;           /* may be NULL */
 };
 

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/pool.h"
 #include "base/trace.h"
@@ -138,6 +139,8 @@ out:
     free(w);
     return err_add(e, "starting the ranks");
 }
+
+void world_limit_waits(struct world *w, int64_t seconds) { w->wait_limit_ns = seconds * SECOND_NS; }
 
 int world_check(struct world *w, struct err *e) { return failure_board_check(w->board, e); }
 

@@ -122,7 +122,9 @@ static int train(struct ptrain *p, int64_t end, struct err *e)
     struct ckpt_digests ignored;
     int rc = 0;
     while (w->at.step < end && !r.stop) {
+        world_limit_waits(p->ranks.world, p->run.o.rank_timeout_s); /* a step keeps every rank sending */
         TRY(step_run(w, &p->log, &r, e));
+        world_limit_waits(p->ranks.world, 0);
         runlog_step(&p->log, w->at.step, &r);
         TRY(after_step(p, r.stop || w->at.step == end, e));
     }

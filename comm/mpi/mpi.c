@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/trace.h"
@@ -168,11 +169,27 @@ int mpi_lost(struct world *w, int mpi_rc, int n, struct err *e)
     return err_set(e, ERR_PEER, "the connection to another rank broke");
 }
 
+/* ERR_PEER when a wait for another machine has taken longer than its limit. */
+static int check_limit(const struct world *w, int64_t begin_ns, struct err *e)
+{
+    const int64_t waited_ns = clock_ns() - begin_ns;
+    char host[64] = "";
+    if (!w->wait_limit_ns || waited_ns < w->wait_limit_ns || w->at.node_size == w->at.size)
+        return 0;
+    gethostname(host, sizeof host - 1);
+    return err_set(
+        e, ERR_PEER,
+        "rank %d on %s has waited %d s for ranks of other machines: is the network between them up",
+        w->at.rank, host, (int)(waited_ns / SECOND_NS));
+}
+
 int mpi_meanwhile(struct world *w, int64_t begin_ns, struct err *e)
 {
     int rc = failure_board_check(w->board, e);
     if (rc == 0)
         rc = comm_step_requests(w, e);
+    if (rc >= 0 && check_limit(w, begin_ns, e) < 0)
+        return -e->code;
     nap(clock_ns() - begin_ns);
     return rc < 0 ? rc : 0;
 }

@@ -30,7 +30,7 @@ hosts_open() {
     printf 'hosta slots=2\nhostb slots=2\n' >"$TMP/hostfile"
     mkdir -p "$TMP/ssh"
     ssh-keygen -q -t ed25519 -N '' -f "$TMP/ssh/id"
-    printf 'Host *\n    StrictHostKeyChecking no\n    UserKnownHostsFile /dev/null\n    LogLevel ERROR\n    Port 2222\n    IdentityFile %s\n' "$TMP/ssh/id" >"$TMP/ssh/config"
+    printf 'Host *\n    StrictHostKeyChecking no\n    UserKnownHostsFile /dev/null\n    LogLevel ERROR\n    ServerAliveInterval 5\n    ServerAliveCountMax 3\n    Port 2222\n    IdentityFile %s\n' "$TMP/ssh/id" >"$TMP/ssh/config"
     printf 'PidFile none\nHostKey %s\nStrictModes no\nPort 2222\nAuthorizedKeysFile %s\nPermitRootLogin yes\nUsePAM no\n' "$TMP/ssh/id" "$TMP/ssh/id.pub" >"$TMP/ssh/sshd_config"
 
     for host in hosta hostb; do
@@ -42,6 +42,7 @@ hosts_open() {
     on hostb ip addr add 10.77.0.2/24 dev link0
     for host in hosta hostb; do
         on $host ip link set link0 up
+        on $host bash -c 'echo 5 >/proc/sys/net/ipv4/tcp_retries2' # as examples/README.md advises
         on $host /usr/sbin/sshd -D -e -f "$TMP/ssh/sshd_config" >"$TMP/$host.sshd" 2>&1 &
     done
     export OMPI_MCA_plm_rsh_args="-F $TMP/ssh/config" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
