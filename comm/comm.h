@@ -42,9 +42,9 @@ struct world; /* all ranks of the job */
 int world_open(struct world **out, const char *transport, int64_t timeout_s, struct dev *dev, struct mem *mem,
                struct err *e);
 
-/* From now on a wait of this rank for messages of other machines that takes longer than `seconds` is an error
- * (ERR_PEER): the link is cut, or a machine is gone. 0: waits as long as it takes, as after world_open. Call it
- * around work in which every rank keeps sending. Not collective. */
+/* From now on a wait of this rank for messages of other machines that takes longer than `seconds` is an
+ * error (ERR_PEER): the link is cut, or a machine is gone. 0: waits as long as it takes, as after world_open.
+ * Call it around work in which every rank keeps sending. Not collective. */
 void world_limit_waits(struct world *w, int64_t seconds);
 
 /* Closes the world, after its groups. After a failure it does not wait for other ranks. */

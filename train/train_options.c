@@ -45,7 +45,7 @@ static const struct opt table[] = {
     { OPT_TEXT,   "transport",      AT(transport),      "auto",     "NAME",
       "auto, self, shm, mpi or nccl", 0, 0, N, "auto|self|shm|mpi|nccl" },
     { OPT_INT,    "rank-timeout",   AT(rank_timeout_s), "600",      "SECONDS",
-      "seconds that a step waits for a rank of another machine, or NCCL for a rank, before the job ends", 1, 1e6, N },
+      "seconds that a step waits for another machine, or NCCL for a rank, before the job ends", 1, 1e6, N },
     { OPT_INT,    "ranks-per-node", AT(ranks_per_node), "0",        "N",
       "treat every N ranks of this machine as a machine of their own (0: off), to try layouts", 0, 4096, N },
     { OPT_INT,    "threads",        AT(threads),        "0",        "N",

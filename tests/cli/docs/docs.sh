@@ -36,7 +36,7 @@ for page in README.md docs/guide.md docs/tested.md; do
     name=$(basename "$page" .md)
     (sandbox "$TMP/$name")
     file_server "$TMP/$name" "$TMP/$name.requests"
-    "$python" -B "$here/extract.py" "$top/$page" "$python" "$(free_port)" "http://127.0.0.1:$port" >"$TMP/$name.sh" 2>"$TMP/$name.skips"
+    "$python" -B "$here/extract.py" "$top/$page" "$python" "$(free_port)" "http://127.0.0.1:$port/ok" >"$TMP/$name.sh" 2>"$TMP/$name.skips"
     while read -r line; do skip "$name: $line"; done <"$TMP/$name.skips"
     run_page "$name" "$TMP/$name.sh"
 done
@@ -45,7 +45,7 @@ done
 (sandbox "$TMP/help")
 cd "$TMP/help" || exit 1
 file_server "$TMP/help" "$TMP/help.requests"
-url=http://127.0.0.1:$port/hf-model
+url=http://127.0.0.1:$port/ok/hf-model
 run_example() {             # COMMAND: a server must become ready, everything else must end with 0
     local port
     if [[ $1 == pserve* && $1 != *--once* ]]; then

@@ -94,7 +94,7 @@ run srun --mpi=pmix --ntasks=2 ptrain "${common[@]}" --lr nan --out "$TMP/bad"
 claim "an error of all ranks" [ $rc != 0 ] && claim "is printed once" [ "$(grep -c '^ptrain: --lr nan' <<<"$err")" = 1 ]
 
 # a rank is killed: named, all end, and the next job goes on
-srun --mpi=pmix --nodes=2 --ntasks=4 --ntasks-per-node=2 ptrain "${common[@]}" --steps 100000 --save-every 5 --keep 2 --log "$TMP/kill.jsonl" --tp 2 \
+srun --mpi=pmix --kill-on-bad-exit=1 --nodes=2 --ntasks=4 --ntasks-per-node=2 ptrain "${common[@]}" --steps 100000 --save-every 5 --keep 2 --log "$TMP/kill.jsonl" --tp 2 \
     --out "$TMP/kill" >"$TMP/kill.out" 2>"$TMP/kill.err" </dev/null &
 step=$!
 for _ in {1..300}; do [ -e "$TMP/kill/step-5/manifest.json" ] && break; sleep 0.1; done

@@ -69,7 +69,7 @@ fi
 # every option of the examples is one of the program
 for p in ptrain reshard pserve; do
     run "$BIN/$p" --help
-    for o in $(grep -hE "(^|[ /[])$p[ ,]" -A4 "$top"/examples/* "$top"/serve/*Dockerfile | grep -o -- '--[a-z][a-z-]*' | grep -vxE -- '--(mpi|cpu-bind|map-by|bind-to|host|now)' | sort -u); do
+    for o in $(grep -hE "(^|[ /[])$p[ ,]" -A4 "$top"/examples/* "$top"/serve/*Dockerfile | grep -o -- '--[a-z][a-z-]*' | grep -vxE -- '--(mpi|kill-on-bad-exit|cpu-bind|map-by|bind-to|host|now)' | sort -u); do
         claim "an option of the examples: $o" grep -qhE -- "^  $o( |\$)" <("$BIN/ptrain" --help; "$BIN/reshard" --help; "$BIN/pserve" --help)
     done
 done
