@@ -1,4 +1,5 @@
-/* clock.h - the monotonic clock. Only differences of its times have a meaning. */
+/* clock.h - the monotonic clock, of whose times only differences have a meaning, and the clock on the
+ * wall. */
 #ifndef SHARDLINE_BASE_CLOCK_H
 #define SHARDLINE_BASE_CLOCK_H
 
@@ -17,6 +18,14 @@ static inline int64_t clock_ns(void)
 
 /* The same in seconds. */
 static inline double clock_s(void) { return (double)clock_ns() * 1e-9; }
+
+/* Seconds since 1970, of the clock on the wall: for a reader, never for a difference. */
+static inline double clock_wall_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
 
 /* The time ns from now, in the form that pthread_cond_timedwait takes for a condition on this clock. */
 static inline struct timespec clock_in(int64_t ns)

@@ -89,6 +89,22 @@ void opt_free(const struct opt_program *p, void *target, struct opt_args *args);
 /* {"seq-len":64,…} of the stored options; malloc'd. NULL: out of memory. */
 char *opt_json(const struct opt_program *p, const void *target);
 
+/* The same of all options, also those that are not stored. */
+char *opt_json_all(const struct opt_program *p, const void *target);
+
+/* A command line in memory: item[0] the program, item[1 .. n_own] made here, the rest borrowed from argv. */
+struct opt_words {
+    int n, n_own;
+    char **item; /* [n], and a NULL behind them */
+};
+/* Puts the options of a TOML file between argv[0] and the rest of argv, as --name=value, without those that
+ * given marks (as opt_parse filled it from argv): the command line wins. text: the file, ended by 0. The
+ * caller calls opt_words_free, after the last use of what opt_parse made of the words. ERR_USAGE: names the
+ * line. */
+int opt_config_words(const struct opt_program *p, const char *text, int argc, char **argv,
+                     const unsigned char *given, struct opt_words *out, struct err *e);
+void opt_words_free(struct opt_words *w);
+
 /* Parses "4k", "2GiB", "1.5M". Returns 0, or -1: no number with a known suffix, or not a whole number. */
 int opt_parse_size(const char *text, int64_t *out);
 

@@ -248,6 +248,10 @@ int world_stop_signal(const struct world *w);
  * world_stop_signal() again. line: static text. Not collective. */
 void world_end_on_stop(struct world *w, const char *line);
 
+/* line not NULL: the machine of rank 0 prints it on stderr when the first stop request arrives, before any
+ * rank acts on it. line: static text. Not collective. */
+void world_answer_stop(struct world *w, const char *line);
+
 /* Declares that this rank cannot go on: calls of the other ranks return ERR_PEER within 10 s. The first
  * failure of the world counts, later ones are ignored. Not collective. */
 void world_fail(struct world *w, const struct err *e);

@@ -181,14 +181,17 @@ struct stop_request {
     int due;          /* the ranks do not have it yet */
 };
 
-/* Handles a signal. The first request is for the ranks; a second one, a second later, for mpirun. An mpirun
+/* Handles a signal. The first request is for the ranks; a second one, a second later or typed by hand, for
+ * mpirun. An mpirun
  * whose ranks have exited gets no SIGTERM: it is ending, and Open MPI 4.1 crashes of it. exited: all ranks
  * have; waits: mpirun stays only for a reader of its output. */
-static void take_signal(struct stop_request *q, int sig, pid_t mpirun, int64_t now, int exited, int waits)
+static void take_signal(struct stop_request *q, const siginfo_t *sig, pid_t mpirun, int64_t now, int exited,
+                        int waits)
 {
-    if (!q->since_ns || sig == SIGUSR1)
+    const int by_hand = sig->si_code == SI_KERNEL; /* a terminal's Ctrl-C, which nobody sends twice */
+    if (!q->since_ns || sig->si_signo == SIGUSR1)
         q->due = 1;
-    else if (now - q->since_ns > SECOND_NS && (!exited || waits))
+    else if ((by_hand || now - q->since_ns > SECOND_NS) && (!exited || waits))
         kill(mpirun, exited ? SIGKILL : SIGTERM);
     q->since_ns = q->since_ns ? q->since_ns : now;
 }
@@ -212,7 +215,8 @@ static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct stop_re
     static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 };
     int64_t lost_ns = 0;
     for (int had = 0;;) {
-        int status, sig = sigtimedwait(set, NULL, q->due ? &soon : &second);
+        siginfo_t info = { 0 };
+        int status, sig = sigtimedwait(set, &info, q->due ? &soon : &second);
         pid_t p;
         while ((p = waitpid(-1, &status, WNOHANG)) > 0)
             if (p == mpirun)
@@ -233,7 +237,7 @@ static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct stop_re
         }
 
         if (sig >= 0 && sig != SIGCHLD)
-            take_signal(q, sig, mpirun, now, exited, waits);
+            take_signal(q, &info, mpirun, now, exited, waits);
         send_request(q, &s, ranks, mpirun, now);
     }
 }

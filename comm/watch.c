@@ -9,6 +9,7 @@
 #include "comm/watch.h"
 #include "base/clock.h"
 #include "base/env.h"
+#include "comm/launch.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -39,6 +40,7 @@ struct watch {
     char *exited;      /* [n_ranks] 1: its exit was noticed */
     int64_t last_ns, resumed_ns, failed_ns, signal_ns;
     _Atomic(const char *) end_line; /* see watch_end_on_stop */
+    _Atomic(const char *) answer;   /* see watch_answer_stop */
     int quiet;                      /* SHARDLINE_HEARTBEAT=off: silence is no failure (under a debugger) */
 };
 
@@ -139,6 +141,14 @@ static void beat(struct watch *w, int64_t now)
         see_silence(w, r, now);
 }
 
+/* The main threads act on the request later: after a step that may take minutes. */
+static void answer_stop(struct watch *w)
+{
+    const char *line = atomic_load(&w->answer), *clear = launch_stderr_is_tty() ? "\r\033[K" : "";
+    if (line && !atomic_load(&w->end_line) && w->board->rank[0].world_rank == 0)
+        dprintf(2, "%s%s: %s\n", clear, program_invocation_short_name, line);
+}
+
 /* Takes a signal. A launcher that stops the job because a rank died sends SIGTERM too; then the death is on
  * the board already. */
 static void take_signal(struct watch *w, int64_t now)
@@ -147,11 +157,13 @@ static void take_signal(struct watch *w, int64_t now)
     if (read(w->fd[FD_SIGNAL].fd, &info, sizeof info) != sizeof info || atomic_load(&w->board->failed))
         return;
     int sig = info.ssi_signo == SIGUSR1 ? SIGTERM : (int)info.ssi_signo, none = 0;
-    if (w->signal_ns && now - w->signal_ns > AGAIN_NS)
+    int by_hand = info.ssi_code == SI_KERNEL; /* a terminal's Ctrl-C, which nobody sends twice */
+    if (w->signal_ns && (by_hand || now - w->signal_ns > AGAIN_NS))
         _exit(128 + sig); /* the second request: end at once */
     if (!w->signal_ns)
         w->signal_ns = now;
-    atomic_compare_exchange_strong(&w->board->stop_signal, &none, sig);
+    if (atomic_compare_exchange_strong(&w->board->stop_signal, &none, sig))
+        answer_stop(w);
 }
 
 /* A stop request that came to any rank of this machine, while there is nothing to save. */
@@ -250,6 +262,8 @@ out:
 }
 
 void watch_end_on_stop(struct watch *w, const char *line) { atomic_store(&w->end_line, line); }
+
+void watch_answer_stop(struct watch *w, const char *line) { atomic_store(&w->answer, line); }
 
 void watch_close(struct watch *w)
 {

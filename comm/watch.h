@@ -21,6 +21,10 @@ int watch_open(struct watch **out, struct failure_board *b, int rank, struct err
  * requests again (world_stop_signal). line: static text. Any thread may call it. */
 void watch_end_on_stop(struct watch *w, const char *line);
 
+/* line not NULL: the first stop request of this machine prints it on stderr at once, if rank 0 is here. NULL:
+ * prints nothing. line: static text. Any thread may call it. */
+void watch_answer_stop(struct watch *w, const char *line);
+
 /* Ends the thread; NULL is allowed. */
 void watch_close(struct watch *w);
 

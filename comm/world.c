@@ -214,6 +214,8 @@ int world_stop_signal(const struct world *w) { return atomic_load(&w->board->sto
 
 void world_end_on_stop(struct world *w, const char *line) { watch_end_on_stop(w->watch, line); }
 
+void world_answer_stop(struct world *w, const char *line) { watch_answer_stop(w->watch, line); }
+
 void world_fail(struct world *w, const struct err *e)
 {
     char text[sizeof e->text + 32];

@@ -8,7 +8,7 @@
 #include "base/io.h"
 #include "base/jx.h"
 #include "format/fmt.h"
-#include "format/small_files.h"
+#include "store/sidecar.h"
 #include "store/store.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -118,8 +118,8 @@ static int list_folder(struct url_cache *c, struct err *e)
                        "begin with: is it the URL of a checkpoint's folder");
 
     TRY(url_cache_small(c, FMT_CONFIG, e));
-    for (int i = 0; i < SMALL_FILES; i++)
-        TRY(url_cache_small(c, small_file_names[i], e));
+    for (int i = 0; i < TOKENIZER_FILES; i++)
+        TRY(url_cache_small(c, tokenizer_file_names[i], e));
     if (is_foreign && url_cache_is_http(c))
         TRY(config_above(c, e));
 out:

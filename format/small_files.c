@@ -6,19 +6,6 @@
 #include "base/io.h"
 #include "format/fmt.h"
 
-const char *const small_file_names[SMALL_FILES] = {
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-};
-
 static int write_one(const char *dir, const char *name, const void *data, size_t n, struct err *e)
 {
     char *path = io_join(dir, name);

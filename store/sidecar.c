@@ -6,10 +6,18 @@
 #include "store/store.h"
 #include "store/url_cache.h"
 
-/* The first must be there. */
-static const char *const tokenizer_files[] = { "tokenizer.json", "tokenizer_config.json",
-                                               "special_tokens_map.json", "generation_config.json",
-                                               "chat_template.jinja" };
+const char *const tokenizer_file_names[TOKENIZER_FILES] = {
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+};
 
 static int list_file(struct url_cache *c, const char *file, const void *unused, struct err *e)
 {
@@ -24,12 +32,12 @@ static int list_tokenizer(struct url_cache *c, const char *file, const void *unu
 {
     (void)file;
     (void)unused;
-    for (size_t i = 0; i < sizeof tokenizer_files / sizeof *tokenizer_files; i++) {
-        int rc = url_cache_small(c, tokenizer_files[i], e);
+    for (int i = 0; i < TOKENIZER_FILES; i++) {
+        int rc = url_cache_small(c, tokenizer_file_names[i], e);
         if (rc < 0)
             return rc;
-        if (rc == 0 && i == 0)
-            return err_set(e, ERR_FILE, "has no %s: is it the URL of the right folder", tokenizer_files[0]);
+        if (rc == 0 && !strcmp(tokenizer_file_names[i], "tokenizer.json"))
+            return err_set(e, ERR_FILE, "has no tokenizer.json: is it the URL of the right folder");
     }
     return 0;
 }

@@ -5,6 +5,11 @@
 
 #include "base/err.h"
 
+/* The small files that belong to a tokenizer and travel with weights and tokens: the one list of the
+ * project. */
+#define TOKENIZER_FILES 10
+extern const char *const tokenizer_file_names[TOKENIZER_FILES];
+
 /* What was opened by URL, held until sidecar_close. Zero it first. */
 struct sidecars {
     int n;

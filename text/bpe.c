@@ -237,14 +237,11 @@ static void fill_shortcuts(struct bpe *b, const struct vocab *v)
 
 int bpe_load(struct bpe *b, struct vocab *v, const json_t *model, const char *what, struct err *e)
 {
-    const char *type = "BPE", *unk;
+    const char *unk;
     size_t n;
     int rc = 0;
 
     b->unk = -1;
-    TRY(text_member(model, "type", &type, &n, what, e));
-    if (strcmp(type, "BPE"))
-        return err_set(e, ERR_CONFIG, "%s: the model is %s: only BPE is supported", what, type);
     TRY(refuse_rest(model, what, e));
     TRY(flag_member(model, "byte_fallback", 0, &b->byte_fallback, what, e));
     TRY(flag_member(model, "fuse_unk", 0, &b->fuse_unk, what, e));

@@ -77,7 +77,7 @@ static int spell(const struct tokenizer *t, const struct pieces *ps, const struc
     if (chars.failed || chars.text.failed)
         rc = text_memory(e);
     else
-        rc = bpe_pieces(&t->bpe, &t->vocab, &chars, out, e);
+        rc = model_pieces(t, &chars, out, e);
     if (rc == 0 && special_ids(t, out, from))
         rc = err_set(
             e, ERR_CONFIG,
@@ -99,7 +99,7 @@ static int encode_words(const struct tokenizer *t, const struct pieces *whole, c
         for (size_t k = 0; k < one.n && rc == 0; k++) {
             struct pieces word = { .text = one.text, .v = &one.v[k], .n = 1, .limit = one.limit };
             size_t from = out->n;
-            rc = bpe_pieces(&t->bpe, &t->vocab, &word, out, e);
+            rc = model_pieces(t, &word, out, e);
             if (rc < 0 || one.v[k].id >= 0 || !touched->p[i] || !special_ids(t, out, from))
                 continue;
             out->n = from;
@@ -130,7 +130,7 @@ static int encode_text(const struct tokenizer *t, const struct marked_text *m, c
     }
 
     TRY(split_run(&t->splitter, &ps, e));
-    TRY(bpe_pieces(&t->bpe, &t->vocab, &ps, out, e));
+    TRY(model_pieces(t, &ps, out, e));
     if (special_ids(t, out, from) != special_pieces(t, &whole)) {
         out->n = from;
         TRY(encode_words(t, &whole, &touched, out, e));
@@ -166,7 +166,7 @@ static int encode_trusted(const struct tokenizer *t, const struct marked_text *m
     TRY(split_added(t, &raw, NULL, &ps, NULL, e));
     pieces_free(&raw);
     TRY(split_run(&t->splitter, &ps, e));
-    TRY(bpe_pieces(&t->bpe, &t->vocab, &ps, out, e));
+    TRY(model_pieces(t, &ps, out, e));
 out:
     pieces_free(&raw);
     pieces_free(&ps);

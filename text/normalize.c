@@ -1,7 +1,7 @@
 /* normalize.c - the normalisers of tokenizer.json: text in, text out, one row of the table for each type.
  *
- * To add one: a load function (reads its JSON), a run function, a row. Precompiled (SentencePiece's table),
- * BertNormalizer and Nmt are not supported: no BPE tokenizer of the supported families uses them. */
+ * To add one: a load function (reads its JSON), a run function, a row. BertNormalizer is not supported: no
+ * tokenizer of the supported models uses it. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -147,6 +147,33 @@ static int run_bytes(const struct step *s, const char *text, size_t n, struct bu
     return 0;
 }
 
+/* SentencePiece's nmt rules: control characters go, characters that stand for a space become one. */
+static int run_nmt(const struct step *s, const char *text, size_t n, struct buf *out, struct err *e)
+{
+    static const struct {
+        uint32_t first, last;
+        int is_space; /* else it is dropped */
+    } rules[] = {
+        { 0x1, 0x8, 0 },       { 0x9, 0xA, 1 },       { 0xB, 0xB, 0 },       { 0xC, 0xD, 1 },
+        { 0xE, 0x1F, 0 },      { 0x7F, 0x7F, 0 },     { 0x8F, 0x8F, 0 },     { 0x9F, 0x9F, 0 },
+        { 0x1680, 0x1680, 1 }, { 0x200B, 0x200F, 1 }, { 0x2028, 0x2029, 1 }, { 0x2581, 0x2581, 1 },
+        { 0xFEFF, 0xFEFF, 1 }, { 0xFFFD, 0xFFFD, 1 },
+    };
+    (void)s, (void)e;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        size_t len = (size_t)utf8_next(text + i, n - i, &cp), k = 0;
+        while (k < sizeof rules / sizeof *rules && (cp < rules[k].first || cp > rules[k].last))
+            k++;
+        if (k == sizeof rules / sizeof *rules)
+            buf_add(out, text + i, len);
+        else if (rules[k].is_space)
+            buf_add(out, " ", 1);
+        i += len;
+    }
+    return 0;
+}
+
 const struct step_kind normalizer_kinds[] = {
     { .type = "NFC", .load = load_form, .run = run_form },
     { .type = "NFD", .load = load_form, .run = run_form },
@@ -158,6 +185,8 @@ const struct step_kind normalizer_kinds[] = {
     { .type = "Replace", .load = load_replace, .run = run_replace },
     { .type = "Strip", .load = load_strip, .run = run_strip },
     { .type = "ByteLevel", .load = load_nothing, .run = run_bytes },
+    { .type = "Nmt", .load = load_nothing, .run = run_nmt },
+    { .type = "Precompiled", .load = precompiled_load, .run = precompiled_run },
     { 0 },
 };
 

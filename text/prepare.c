@@ -141,6 +141,8 @@ int prepare_tokens(const struct tokenizer *t, const struct prepare *p, struct pr
     for (int i = 0; i < p->n_files; i++)
         TRY(add_file(&b, p->files[i], pool, w, out, e));
     TRY(write_batch(&b, pool, w, e));
+    for (int i = 0; p->carry && i < p->carry->n; i++)
+        TRY(tokfile_carry(w, p->carry->name[i], p->carry->data[i], p->carry->bytes[i], e));
     out->tokens = tokfile_written(w);
     rc = tokfile_finish(w, e);
     w = NULL;

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 #include "base/err.h"
+#include "text/carry.h"
 #include "text/text.h"
 
 struct prepare {
@@ -12,8 +13,9 @@ struct prepare {
     const char *out;   /* the token file, which must not exist */
     const char *field; /* the member of a JSONL line that has the text */
     int n_threads;
-    int append_eos;      /* write the tokenizer's eos after every document */
-    int replace_invalid; /* read invalid UTF-8 as U+FFFD; 0: invalid UTF-8 is an error */
+    int append_eos;              /* write the tokenizer's eos after every document */
+    const struct carried *carry; /* files of the tokenizer that the token file carries; NULL: none */
+    int replace_invalid;         /* read invalid UTF-8 as U+FFFD; 0: invalid UTF-8 is an error */
 };
 struct prepared {
     int64_t tokens, documents, bytes; /* bytes: of text, before compression */

@@ -27,7 +27,7 @@ int tokenizer_open(struct tokenizer **out, const char *json, size_t n, const cha
 /* The same from a folder: DIR/tokenizer.json and, if present, DIR/tokenizer_config.json. ERR_FILE: no
  * tokenizer.json. */
 int tokenizer_open_dir(struct tokenizer **out, const char *dir, struct err *e);
-/* name: the value of --tokenizer, "bytes" or a folder. */
+/* name: the value of --tokenizer: "bytes", a folder, or a token file that carries a tokenizer. */
 int tokenizer_open_named(struct tokenizer **out, const char *name, struct err *e);
 void tokenizer_close(struct tokenizer *t); /* NULL is allowed */
 

@@ -2,7 +2,8 @@
  *
  *   text --split at added tokens--> pieces --normalise--> --split at normalised added tokens-->
  *        --pre-tokenise--> words
- *        --BPE--> ids --post-process--> ids          and back: ids -> tokens --decoder steps--> text
+ *        --BPE or Unigram--> ids --post-process--> ids          and back: ids -> tokens --decoder steps-->
+ * text
  *
  * Growing arrays (buf, pieces, ids) remember a failed allocation in `failed` instead of returning an error
  * each time. The function that returns the result checks the flag (text_memory). */
@@ -63,6 +64,8 @@ int ids_detach(struct ids *l, int32_t **ids, size_t *n, struct err *e);
 int text_memory(struct err *e); /* sets ERR_MEMORY */
 
 /* --- characters (unicode.c) --- */
+/* Bytes of the first extended grapheme cluster (Unicode annex 29) of n >= 1 bytes of valid text. */
+size_t uni_cluster(const char *s, size_t n);
 /* Reads the first character of n >= 1 bytes. Returns > 0: its bytes; 0: the n bytes are an incomplete
  * character; < 0: minus the bytes of the maximal invalid part. */
 int utf8_next(const char *s, size_t n, uint32_t *cp);
@@ -198,6 +201,33 @@ void bpe_free(struct bpe *b); /* not b itself */
 int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *ps, struct ids *out,
                struct err *e);
 
+/* --- unigram (unigram.c) --- */
+struct prefix_node {
+    int32_t child; /* its first child; the others follow, in the order of their bytes */
+    int32_t id;    /* of the token that ends here; -1: none */
+    uint16_t n_children;
+    unsigned char byte;
+};
+struct unigram {
+    struct prefix_node *node; /* node 0 is the empty text; NULL: the model is another one */
+    size_t n_nodes;
+    double *score; /* [n] by id */
+    int32_t n, unk;
+    double unk_score;
+    int byte_fallback;
+    int32_t byte_id[256];
+};
+/* Loads the model and its vocabulary. ERR_CONFIG. unigram_free frees u's memory, not u. */
+int unigram_load(struct unigram *u, struct vocab *v, const json_t *model, const char *what, struct err *e);
+void unigram_free(struct unigram *u);
+/* As bpe_pieces. ERR_CONFIG also for a character without a token in a vocabulary without unk_id. */
+int unigram_pieces(const struct unigram *u, const struct vocab *v, const struct pieces *ps, struct ids *out,
+                   struct err *e);
+
+/* --- SentencePiece's table of replacements, a normaliser (precompiled.c) --- */
+int precompiled_load(struct step *s, const json_t *node, const char *what, struct err *e);
+int precompiled_run(const struct step *s, const char *text, size_t n, struct buf *out, struct err *e);
+
 /* --- added tokens (added.c) --- */
 struct added {
     int32_t id;
@@ -227,7 +257,8 @@ void trie_free(struct trie *t);
 /* --- the tokenizer (tokenizer.c, tokenizer_load.c, marked.c) --- */
 struct tokenizer {
     struct vocab vocab;
-    struct bpe bpe;
+    struct bpe bpe; /* one of the two models */
+    struct unigram unigram;
     struct trie plain, normal; /* added tokens found before and after normalisation */
     struct steps normalizer, splitter, decoder;
     struct ids before, after; /* ids that the post-processor adds */
@@ -240,6 +271,8 @@ struct tokenizer {
  * trusted. */
 int split_added(const struct tokenizer *t, struct pieces *raw, const char *user, struct pieces *out,
                 struct buf *touched, struct err *e);
+/* The model: appends the ids of all pieces to out. Errors as bpe_pieces and unigram_pieces. */
+int model_pieces(const struct tokenizer *t, const struct pieces *ps, struct ids *out, struct err *e);
 /* Fill t from the JSON of tokenizer.json and of tokenizer_config.json. */
 int tokenizer_load(struct tokenizer *t, const json_t *root, const char *what, struct err *e);
 int tokenizer_load_config(struct tokenizer *t, const json_t *config, const char *what, struct err *e);

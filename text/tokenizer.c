@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
+#include "text/tokfile.h"
 
 #define FILE_LIMIT ((size_t)256 << 20)
 
@@ -13,6 +14,7 @@ void tokenizer_close(struct tokenizer *t)
         return;
     vocab_free(&t->vocab);
     bpe_free(&t->bpe);
+    unigram_free(&t->unigram);
     trie_free(&t->plain);
     trie_free(&t->normal);
     steps_free(&t->normalizer);
@@ -120,9 +122,27 @@ out:
     return rc;
 }
 
+/* The tokenizer that a token file carries. */
+static int open_carried(struct tokenizer **out, const char *path, struct err *e)
+{
+    struct tokfile *f = NULL;
+    size_t n, n_config;
+    int rc = tokfile_open(&f, path, e);
+    if (rc < 0)
+        return rc;
+    const char *json = tokfile_part(f, "tokenizer.json", &n),
+               *config = tokfile_part(f, "tokenizer_config.json", &n_config);
+    rc = json ? tokenizer_open(out, json, n, config, n_config, path, e)
+              : err_set(e, ERR_CONFIG, "%s carries no tokenizer: name the folder of one", path);
+    tokfile_close(f);
+    return rc;
+}
+
 int tokenizer_open_named(struct tokenizer **out, const char *name, struct err *e)
 {
-    return strcmp(name, "bytes") ? tokenizer_open_dir(out, name, e) : tokenizer_bytes(out, e);
+    if (!strcmp(name, "bytes"))
+        return tokenizer_bytes(out, e);
+    return tokfile_is_path(name) ? open_carried(out, name, e) : tokenizer_open_dir(out, name, e);
 }
 
 /* --- text to ids --- */
@@ -210,6 +230,12 @@ int split_added(const struct tokenizer *t, struct pieces *raw, const char *user,
     return raw->failed || raw->text.failed || out->failed || out->text.failed || (touched && touched->failed)
                ? text_memory(e)
                : 0;
+}
+
+int model_pieces(const struct tokenizer *t, const struct pieces *ps, struct ids *out, struct err *e)
+{
+    return t->unigram.node ? unigram_pieces(&t->unigram, &t->vocab, ps, out, e)
+                           : bpe_pieces(&t->bpe, &t->vocab, ps, out, e);
 }
 
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int add_special, int32_t **ids,

@@ -307,6 +307,20 @@ static int check_ids(const struct tokenizer *t, const struct ids *l, const char 
     return 0;
 }
 
+static int load_model(struct tokenizer *t, const json_t *model, const char *what, struct err *e)
+{
+    const char *type = "BPE"; /* older files do not say it */
+    size_t n;
+    int rc = text_member(model, "type", &type, &n, what, e);
+    if (rc < 0)
+        return rc;
+    if (!strcmp(type, "Unigram"))
+        return unigram_load(&t->unigram, &t->vocab, model, what, e);
+    if (strcmp(type, "BPE"))
+        return err_set(e, ERR_CONFIG, "%s: the model is %s: only BPE and Unigram are supported", what, type);
+    return bpe_load(&t->bpe, &t->vocab, model, what, e);
+}
+
 int tokenizer_load(struct tokenizer *t, const json_t *root, const char *what, struct err *e)
 {
     char where[256];
@@ -316,7 +330,7 @@ int tokenizer_load(struct tokenizer *t, const json_t *root, const char *what, st
     if (!json_is_object(json_object_get(root, "model")))
         return err_set(e, ERR_CONFIG, "%s: it has no model: is it a tokenizer.json", what);
     const json_t *node = SECTION("model");
-    TRY(bpe_load(&t->bpe, &t->vocab, node, where, e));
+    TRY(load_model(t, node, where, e));
     node = SECTION("normalizer");
     TRY(steps_load(&t->normalizer, node, normalizer_kinds, "normalizers", where, e));
     node = SECTION("added_tokens");

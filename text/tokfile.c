@@ -15,7 +15,10 @@
 #define MAGIC "SHLDTOK\n"
 #define HEAD 64
 #define BLOCK ((size_t)262144)
+/* Files that carry others are of version 2; without them the bytes are those of version 1. */
 #define VERSION 1
+#define VERSION_CARRIES 2
+#define PART_LIMIT ((uint64_t)1 << 30) /* bytes of a carried file */
 
 /* The header as it is in the file: every supported machine is little-endian. */
 struct head {
@@ -33,10 +36,22 @@ struct tokfile {
     size_t n;
     struct head head;
     const uint64_t *hash, *end;     /* tables in the map */
+    uint64_t parts;                 /* byte at which the carried files begin; 0: there are none */
     _Atomic unsigned char *checked; /* one byte for each block: 1 after its check */
 };
 
 int tokfile_is(const void *begin, size_t n) { return n >= 8 && !memcmp(begin, MAGIC, 8); }
+
+int tokfile_is_path(const char *path)
+{
+    char begin[8];
+    struct err ignored;
+    int fd = io_is_dir(path) ? -1 : io_open_read(path, &ignored);
+    int is = fd >= 0 && pread(fd, begin, sizeof begin, 0) == sizeof begin && tokfile_is(begin, sizeof begin);
+    if (fd >= 0)
+        io_close(fd);
+    return is;
+}
 
 static uint64_t blocks_of(const struct head *h) { return (h->count * h->width + BLOCK - 1) / BLOCK; }
 static uint64_t ids_end(const struct head *h) { return (HEAD + h->count * h->width + 7) / 8 * 8; }
@@ -51,16 +66,17 @@ static int check_head(const struct tokfile *f, struct err *e)
     if (h->head_hash != XXH3_64bits(h, HEAD - 8))
         return err_set(e, ERR_INTEGRITY,
                        "%s: the header's checksum does not fit: make it again with ptok prepare", f->path);
-    if (h->version != VERSION)
-        return err_set(e, ERR_FORMAT,
-                       "%s is a token file of version %u, this program reads version %d: use a newer one",
-                       f->path, h->version, VERSION);
+    if (h->version != VERSION && h->version != VERSION_CARRIES)
+        return err_set(
+            e, ERR_FORMAT,
+            "%s is a token file of version %u, this program reads versions 1 and %d: use a newer one",
+            f->path, h->version, VERSION_CARRIES);
     if ((h->width != 2 && h->width != 4) || h->block != BLOCK || h->vocab > (uint64_t)INT32_MAX + 1 ||
         h->count > INT64_MAX / 16 || h->documents > INT64_MAX / 16)
         return err_set(e, ERR_FORMAT, "%s: the header makes no sense: make it again with ptok prepare",
                        f->path);
     uint64_t want = ids_end(h) + 8 * blocks_of(h) + 8 * h->documents;
-    if (want != f->n)
+    if (h->version == VERSION_CARRIES ? f->n < want + 8 : want != f->n)
         return err_set(e, ERR_FORMAT, "%s has %zu bytes, its header says %llu: is it cut off", f->path, f->n,
                        (unsigned long long)want);
     return 0;
@@ -90,6 +106,62 @@ static int check_tables(struct tokfile *f, struct err *e)
     if (h->documents && done != h->count)
         return err_set(e, ERR_FORMAT, "%s: ids behind the end of the last document", f->path);
     return 0;
+}
+
+/* A carried file: the lengths of its name and of its bytes, then both, each up to a multiple of 8. */
+struct part {
+    uint64_t n_name, n;
+    const unsigned char *name, *data;
+    uint64_t next; /* byte behind it */
+};
+
+static uint64_t whole_words(uint64_t n) { return (n + 7) / 8 * 8; }
+
+/* Reads the part at byte `at`. -1: it does not lie in the file. */
+static int part_at(const struct tokfile *f, uint64_t at, struct part *p)
+{
+    uint64_t left = f->n - at;
+    if (at % 8 || left < 16)
+        return -1;
+    memcpy(&p->n_name, f->map + at, 8);
+    memcpy(&p->n, f->map + at + 8, 8);
+    if (p->n_name == 0 || p->n_name > 255 || p->n > PART_LIMIT ||
+        left < 16 + whole_words(p->n_name) + whole_words(p->n))
+        return -1;
+    p->name = f->map + at + 16;
+    p->data = p->name + whole_words(p->n_name);
+    p->next = at + 16 + whole_words(p->n_name) + whole_words(p->n);
+    return 0;
+}
+
+static int check_parts(struct tokfile *f, struct err *e)
+{
+    const struct head *h = &f->head;
+    uint64_t at = ids_end(h) + 8 * blocks_of(h) + 8 * h->documents, n;
+    struct part p;
+    if (h->version != VERSION_CARRIES)
+        return 0;
+    memcpy(&n, f->map + at, 8);
+    f->parts = at += 8;
+    for (uint64_t i = 0; i < n; i++, at = p.next)
+        if (part_at(f, at, &p) < 0)
+            return err_set(e, ERR_FORMAT,
+                           "%s: the files that it carries make no sense: make it again with ptok prepare",
+                           f->path);
+    return at == f->n ? 0 : err_set(e, ERR_FORMAT, "%s: bytes behind the files that it carries", f->path);
+}
+
+const void *tokfile_part(const struct tokfile *f, const char *name, size_t *n)
+{
+    struct part p;
+    *n = 0;
+    for (uint64_t at = f->parts; f->parts && at < f->n && part_at(f, at, &p) == 0; at = p.next) {
+        if (p.n_name != strlen(name) || memcmp(p.name, name, p.n_name))
+            continue;
+        *n = p.n;
+        return p.data;
+    }
+    return NULL;
 }
 
 static int map_bytes(struct tokfile *f, int fd, struct err *e)
@@ -133,6 +205,7 @@ int tokfile_open(struct tokfile **out, const char *path, struct err *e)
     memcpy(&f->head, f->map, HEAD);
     TRY(check_head(f, e));
     TRY(check_tables(f, e));
+    TRY(check_parts(f, e));
     if (!(f->checked = calloc(blocks_of(&f->head) + 1, 1))) {
         rc = text_memory(e);
         goto out;
@@ -224,7 +297,8 @@ struct tokfile_writer {
     unsigned char *block;
     size_t n_block;
     int64_t off; /* of the block in the file */
-    struct buf hash, end;
+    struct buf hash, end, parts;
+    uint64_t n_parts;
 };
 
 int tokfile_create(struct tokfile_writer **out, const char *path, int64_t vocab, struct err *e)
@@ -272,6 +346,7 @@ void tokfile_abandon(struct tokfile_writer *w)
     }
     buf_free(&w->hash);
     buf_free(&w->end);
+    buf_free(&w->parts);
     free(w->block);
     free(w->path);
     free(w->part);
@@ -316,6 +391,23 @@ int tokfile_end_document(struct tokfile_writer *w, struct err *e)
     return w->end.failed ? text_memory(e) : 0;
 }
 
+int tokfile_carry(struct tokfile_writer *w, const char *name, const void *data, size_t n, struct err *e)
+{
+    static const char zeros[8];
+    uint64_t size[2] = { strlen(name), n };
+    if (n > PART_LIMIT)
+        return err_set(e, ERR_CONFIG, "%s has %zu bytes: a token file carries at most %llu", name, n,
+                       (unsigned long long)PART_LIMIT);
+    buf_add(&w->parts, size, sizeof size);
+    buf_add(&w->parts, name, size[0]);
+    buf_add(&w->parts, zeros, whole_words(size[0]) - size[0]);
+    buf_add(&w->parts, data, n);
+    buf_add(&w->parts, zeros, whole_words(n) - n);
+    w->n_parts++;
+    w->head.version = VERSION_CARRIES;
+    return w->parts.failed ? text_memory(e) : 0;
+}
+
 int64_t tokfile_written(const struct tokfile_writer *w) { return (int64_t)w->head.count; }
 
 int tokfile_finish(struct tokfile_writer *w, struct err *e)
@@ -329,6 +421,10 @@ int tokfile_finish(struct tokfile_writer *w, struct err *e)
     TRY(io_pwrite(w->fd, w->part, zeros, pad, w->off, e));
     buf_add(&tables, w->hash.p ? w->hash.p : "", w->hash.n);
     buf_add(&tables, w->end.p ? w->end.p : "", w->end.n);
+    if (w->n_parts) {
+        buf_add(&tables, &w->n_parts, sizeof w->n_parts);
+        buf_add(&tables, w->parts.p, w->parts.n);
+    }
     if (tables.failed) {
         rc = text_memory(e);
         goto out;

@@ -10,6 +10,8 @@
 struct tokfile;
 /* 1: the n first bytes of a file are those of a token file; 8 bytes are enough. */
 int tokfile_is(const void *begin, size_t n);
+/* 1: the file at this path can be read, and is one. */
+int tokfile_is_path(const char *path);
 /* Maps the file and checks its header, length and tables. Any number of threads may read an open file.
  * ERR_FORMAT: not a token file, or truncated. ERR_INTEGRITY: a wrong checksum. */
 int tokfile_open(struct tokfile **out, const char *path, struct err *e);
@@ -22,6 +24,9 @@ int64_t tokfile_vocab(const struct tokfile *f);
 int tokfile_width(const struct tokfile *f);                       /* bytes an id: 2 or 4 */
 int64_t tokfile_documents(const struct tokfile *f);               /* 0: ends are not known */
 int64_t tokfile_document_end(const struct tokfile *f, int64_t i); /* ids up to the end of document i */
+/* The bytes of a small file that the token file carries ("tokenizer.json"); NULL: it carries none of this
+ * name. Borrowed until tokfile_close. */
+const void *tokfile_part(const struct tokfile *f, const char *name, size_t *n);
 /* Reads ids [first, first + n), which must lie in the file. The first read of a block checks it.
  * ERR_INTEGRITY: a wrong checksum; the message names the bytes. ERR_FORMAT: an id outside the vocabulary. */
 int tokfile_read(const struct tokfile *f, int64_t first, int64_t n, int32_t *ids, struct err *e);
@@ -33,6 +38,8 @@ struct tokfile_writer;
 int tokfile_create(struct tokfile_writer **out, const char *path, int64_t vocab, struct err *e);
 int tokfile_add(struct tokfile_writer *w, const int32_t *ids, size_t n, struct err *e);
 int tokfile_end_document(struct tokfile_writer *w, struct err *e);
+/* Carries a small file of at most 1 GiB; the name is not empty. */
+int tokfile_carry(struct tokfile_writer *w, const char *name, const void *data, size_t n, struct err *e);
 int64_t tokfile_written(const struct tokfile_writer *w); /* ids so far */
 /* Closes w, also on failure. */
 int tokfile_finish(struct tokfile_writer *w, struct err *e);

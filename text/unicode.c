@@ -251,3 +251,18 @@ int char_byte(uint32_t cp)
         return (int)(cp - 0x121 + 0x7F);
     return cp == 0x143 ? 0xAD : -1;
 }
+
+size_t uni_cluster(const char *s, size_t n)
+{
+    utf8proc_int32_t state = 0;
+    uint32_t cp, next;
+    size_t at = (size_t)utf8_next(s, n, &cp);
+    while (at < n) {
+        size_t len = (size_t)utf8_next(s + at, n - at, &next);
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)cp, (utf8proc_int32_t)next, &state))
+            break;
+        at += len;
+        cp = next;
+    }
+    return at;
+}

@@ -17,9 +17,9 @@
 
 enum { INVALID_ERROR, INVALID_REPLACE };
 struct options {
-    const char *tokenizer, *template, *out, *field;
+    const char *tokenizer, *template, *out, *field, *text;
     int64_t threads;
-    int spans, append_eos, invalid_utf8;
+    int spans, append_eos, invalid_utf8, carry;
 };
 #define AT(member) offsetof(struct options, member)
 
@@ -29,7 +29,9 @@ static void print_version(FILE *out) { comm_version(out, "ptok", ""); }
 /* kind, name, member, default, unit, help, least, most, flags */
 static const struct opt opts[] = {
     { OPT_TEXT,   "tokenizer",    AT(tokenizer),    NULL,    "bytes|DIR",
-      "bytes, or a folder with tokenizer.json", 0, 0, 0 },
+      "bytes, a folder with tokenizer.json, or a token file that carries one", 0, 0, 0 },
+    { OPT_TEXT,   "text",         AT(text),         NULL,    "TEXT",
+      "encode: this text, not stdin; prints its ids and tokens", 0, 0, 0 },
     { OPT_TEXT,   "template",     AT(template),     NULL,    "FILE",
       "render: the chat template; of a folder, NAME.jinja for lines with \"template\":\"NAME\"", 0, 0, 0 },
     { OPT_SWITCH, "spans",        AT(spans),        NULL,    NULL,
@@ -43,6 +45,8 @@ static const struct opt opts[] = {
       "threads (0: as many as cores); the file is the same with any number", 0, 1024, 0 },
     { OPT_SWITCH, "append-eos",   AT(append_eos),   NULL,    NULL,
       "the tokenizer's eos_token after every document", 0, 0, 0 },
+    { OPT_SWITCH, "carry-tokenizer", AT(carry),     "1",     NULL,
+      "the token file carries the tokenizer's files, for ptrain and its checkpoints", 0, 0, 0 },
     { OPT_CHOICE, "invalid-utf8", AT(invalid_utf8), "error", "error|replace",
       "text that is not UTF-8: an error, or U+FFFD", 0, 0, 0 },
     { .kind = OPT_GROUP },
@@ -55,8 +59,9 @@ static const struct opt_program program = {
                "{\"n\":0,\"text_b64\":…} to ids and what they decode to; "
                "decode: lines {\"n\":0,\"ids\":[…]} to text; render: lines {\"messages\":[…],…} to the text "
                "of a chat",
-    .usage = "prepare --tokenizer bytes|DIR FILE... --out tokens.bin | encode|decode --tokenizer bytes|DIR "
-             "<IN >OUT | render --template FILE <IN >OUT",
+    .usage =
+        "prepare --tokenizer bytes|DIR FILE... --out tokens.bin | encode --tokenizer bytes|DIR --text TEXT | "
+        "encode|decode --tokenizer bytes|DIR <IN >OUT | render --template FILE <IN >OUT",
     .opts = opts,
     .min_args = 1,
     .max_args = -1,
@@ -366,10 +371,48 @@ static int run_tokens(const struct options *o, line_fn *fn, struct err *e)
     tokenizer_close(t);
     return rc;
 }
+
+static int put_tokens(json_t *out, const struct tokenizer *t, struct err *e)
+{
+    const json_t *ids = json_object_get(out, "ids_plain"), *id;
+    json_t *list = json_array();
+    size_t i, n;
+    json_array_foreach(ids, i, id) {
+        const char *text = tokenizer_token_text(t, (int32_t)json_integer_value(id), &n);
+        json_array_append_new(list, json_stringn(text ? text : "", n));
+    }
+    return json_object_set_new(out, "tokens", list) < 0 ? no_memory(e) : 0;
+}
+
+/* encode --text: one text of the command line. */
+static int encode_text(const struct options *o, struct err *e)
+{
+    struct tokenizer *t = NULL;
+    char *b64 = b64_encode(o->text, strlen(o->text));
+    json_t *in = json_object(), *out = json_object();
+    int rc = !in || !out || json_object_set_new(in, "text_b64", json_string(b64 ? b64 : "")) < 0 || !b64
+                 ? no_memory(e)
+                 : 0;
+    TRY(rc);
+    TRY(tokenizer_open_named(&t, o->tokenizer, e));
+    TRY(encode_line(t, in, out, e));
+    TRY(put_tokens(out, t, e));
+    json_object_del(out, "decoded_b64");
+    json_object_del(out, "decoded_skip_b64");
+    if (json_dumpf(out, stdout, JSON_COMPACT) < 0 || putchar('\n') == EOF || fflush(stdout) == EOF)
+        rc = err_sys(e, "writing to stdout");
+out:
+    tokenizer_close(t);
+    json_decref(in);
+    json_decref(out);
+    free(b64);
+    return rc;
+}
+
 static int run_encode(const struct options *o, const struct opt_args *args, struct err *e)
 {
     (void)args;
-    return run_tokens(o, encode_line, e);
+    return o->text && o->tokenizer ? encode_text(o, e) : run_tokens(o, encode_line, e);
 }
 static int run_decode(const struct options *o, const struct opt_args *args, struct err *e)
 {
@@ -393,6 +436,7 @@ static int run_prepare(const struct options *o, const struct opt_args *args, str
 {
     struct tokenizer *t = NULL;
     struct prepared done;
+    struct carried files = { 0 };
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct prepare p = {
         .files = (const char *const *)args->item + 1,
@@ -403,6 +447,7 @@ static int run_prepare(const struct options *o, const struct opt_args *args, str
                      : cores < 1 ? 1
                                  : (int)cores,
         .append_eos = o->append_eos,
+        .carry = &files,
         .replace_invalid = o->invalid_utf8 == INVALID_REPLACE,
     };
     if (!o->tokenizer || !o->out || !p.n_files)
@@ -410,8 +455,11 @@ static int run_prepare(const struct options *o, const struct opt_args *args, str
                        "prepare needs --tokenizer bytes or a folder, one file or more, and --out");
 
     int rc = tokenizer_open_named(&t, o->tokenizer, e);
+    if (rc == 0 && o->carry)
+        rc = carried_read(&files, o->tokenizer, tokenizer_file_names, TOKENIZER_FILES, e);
     if (rc == 0)
         rc = prepare_tokens(t, &p, &done, e);
+    carried_free(&files);
 
     if (rc == 0 && (printf("{\"tokens\":%lld,\"documents\":%lld,\"bytes\":%lld,\"width\":%d,\"vocab\":%d}\n",
                            (long long)done.tokens, (long long)done.documents, (long long)done.bytes,

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/jx.h"
 
 /* Runs the forward pass of the first slot's rows through this rank's chunks. */
@@ -82,17 +83,40 @@ out:
     return rc;
 }
 
-int eval_run(struct work *w, double *loss, FILE *logprobs, struct err *e)
+int64_t eval_windows(const struct work *w)
+{
+    const struct train_opts *o = &w->run->o;
+    int64_t n = data_windows(w->eval), most = o->eval_batches * o->global_batch;
+    return o->eval_batches && most < n ? most : n;
+}
+
+/* 1: a rank of the job received a signal to stop. Collective. */
+static int is_stopped(const struct work *w, struct err *e)
+{
+    int64_t stop = world_stop_signal(w->ranks->world) != 0;
+    int rc = comm_all_reduce_i64(w->ranks->mesh.all, &stop, 1, e);
+    return rc < 0 ? rc : stop != 0;
+}
+
+int eval_run(struct work *w, struct log *term, double *loss, FILE *logprobs, struct err *e)
 {
     const struct mesh *mesh = &w->ranks->mesh;
     const struct train_opts *o = &w->run->o;
-    int64_t n = data_windows(w->eval), each = w->slot_seqs * mesh->size[AXIS_DP], all[XSUM_LIMBS + 2];
+    int64_t n = eval_windows(w), each = w->slot_seqs * mesh->size[AXIS_DP], all[XSUM_LIMBS + 2];
     struct xsum sum = { 0 };
+    double began = clock_s();
     int rc = 0;
     for (int64_t first = 0; first < n; first += each) {
         TRY(eval_round(w, first, n, &sum, e));
         if (o->eval_logprobs)
             TRY(write_round(w, first, n, logprobs, e));
+
+        int64_t done = first + each < n ? first + each : n;
+        log_progress(term, 0, "evaluated %lld/%lld windows  left %.0f s", (long long)done, (long long)n,
+                     (clock_s() - began) * (double)(n - done) / (double)done);
+        TRY(is_stopped(w, e));
+        if (rc && done < n)
+            return 1;
     }
 
     xsum_carry(&sum);

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "train/checkpoint/pieces.h"
 #include "train/eval.h"
-#include "train/runlog.h"
+#include "train/log/runlog.h"
 
 struct pipe_shape layout_plan_schedule(const struct batch_plan *b, const struct layout *l,
                                        enum pipe_kind kind)

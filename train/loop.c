@@ -16,17 +16,22 @@ static int due(int64_t every, int64_t step) { return every > 0 && step % every =
 static int evaluate(struct work *w, struct runlog *log, struct err *e)
 {
     double loss;
-    int rc = eval_run(w, &loss, NULL, e);
+    int rc = eval_run(w, &log->term, &loss, NULL, e);
     if (rc < 0)
         return rc;
+    if (rc) {
+        log_line(&log->term, "step %lld: the evaluation is left unfinished", (long long)w->at.step);
+        return 0;
+    }
     log_line(&log->term, "step %lld: evaluation loss %.6f, perplexity %.4f", (long long)w->at.step, loss,
              exp(loss));
-    runlog_event(log, w->at.step, "eval", "\"eval_loss\":%.9g", loss);
+    runlog_event(log, w->at.step, "eval", "\"eval_loss\":%.9g,\"windows\":%lld", loss,
+                 (long long)eval_windows(w));
     return 0;
 }
 
 /* --eval-only: the result, and with --eval-logprobs the log-probs of every token. */
-static int eval_only(struct work *w, struct err *e)
+static int eval_only(struct work *w, struct log *term, struct err *e)
 {
     const struct train_opts *o = &w->run->o;
     FILE *f = NULL;
@@ -35,13 +40,13 @@ static int eval_only(struct work *w, struct err *e)
     if (first && o->eval_logprobs && !(f = io_write_text(o->eval_logprobs, 0, e)))
         rc = -e->code;
     TRY(comm_agree(w->ranks->mesh.all, rc, e));
-    TRY(eval_run(w, &loss, f, e));
+    TRY(eval_run(w, term, &loss, f, e));
 
     if (f && fclose(f))
         rc = err_sys(e, "%s: cannot write", o->eval_logprobs);
     f = NULL;
     if (first && rc >= 0) {
-        int64_t windows = data_windows(w->eval);
+        int64_t windows = eval_windows(w);
         printf("{\"loss\":%.9g,\"perplexity\":%.9g,\"windows\":%lld,\"tokens\":%lld}\n", loss, exp(loss),
                (long long)windows, (long long)(windows * o->seq_len));
         if (fflush(stdout))
@@ -148,7 +153,7 @@ int ptrain_run(struct ptrain *p, struct err *e)
     const struct ckpt *source = p->run.source;
     int64_t end = run_end_step(&p->run), step = p->work.at.step;
     if (p->run.o.eval_only)
-        return eval_only(&p->work, e);
+        return eval_only(&p->work, &p->log.term, e);
     /* a scheduler that starts a finished run again finds it finished */
     if (step >= end && p->run.resumes_newest) {
         log_line(&p->log.term, "%s is at step %lld: the run is finished", ckpt_path(source), (long long)step);

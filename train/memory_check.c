@@ -55,13 +55,19 @@ out:
     return rc;
 }
 
+int memory_check_stage(const struct run *run, const struct layout_spec *a, int stage, double bytes[MEM_CATS],
+                       struct err *e)
+{
+    memset(bytes, 0, sizeof *bytes * MEM_CATS);
+    return run->o.eval_only ? measure_eval(a, a->micro ? a->micro : 4, stage, bytes, e)
+                            : layout_plan_stage(a, stage, bytes, e);
+}
+
 static int measure(const struct run *run, const struct ranks *ranks, const struct layout_spec *a,
                    int64_t bytes[MEM_CATS], struct err *e)
 {
-    const int stage = ranks->mesh.at[AXIS_PP];
-    double planned[MEM_CATS] = { 0 };
-    int rc = run->o.eval_only ? measure_eval(a, a->micro ? a->micro : 4, stage, planned, e)
-                              : layout_plan_stage(a, stage, planned, e);
+    double planned[MEM_CATS];
+    int rc = memory_check_stage(run, a, ranks->mesh.at[AXIS_PP], planned, e);
     for (int c = 0; c < MEM_CATS; c++)
         bytes[c] = (int64_t)planned[c];
     return rc;

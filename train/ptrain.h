@@ -12,7 +12,7 @@
 #include "train/checkpoint/save.h"
 #include "train/ranks.h"
 #include "train/run.h"
-#include "train/runlog.h"
+#include "train/log/runlog.h"
 #include "train/work.h"
 
 struct ptrain {

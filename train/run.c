@@ -12,11 +12,47 @@
 #include "train/checkpoint/restore.h"
 
 /* ---- options ---- */
-int run_parse(struct run *r, int argc, char **argv, struct err *e)
+static int parse(struct run *r, int argc, char **argv, struct err *e)
 {
     struct opt_args args = { 0 };
     int rc = opt_parse(&ptrain_program, argc, argv, &r->o, &args, r->given, e);
     free(args.item);
+    return rc;
+}
+
+/* --config: parses again, with the options of the file that the command line does not name. */
+static int parse_config(struct run *r, int argc, char **argv, struct err *e)
+{
+    const char *name = r->o.config, *path = sidecar_file(&r->sidecars, name, e);
+    struct opt_words words;
+    void *text = NULL;
+    size_t n;
+    int rc;
+    if (!path)
+        return -e->code;
+    TRY(io_read_file(path, 1 << 20, &text, &n, e));
+    if (strlen(text) < n)
+        rc = err_set(e, ERR_USAGE, "it holds a NUL byte: is it TOML");
+    else
+        rc = opt_config_words(&ptrain_program, text, argc, argv, r->given, &words, e);
+    if (rc >= 0) {
+        r->words = words;
+        opt_free(&ptrain_program, &r->o, NULL);
+        rc = parse(r, words.n, words.item, e);
+    }
+    if (rc < 0)
+        err_add(e, "%s", name);
+out:
+    free(text);
+    return rc < 0 ? rc : 0;
+}
+
+int run_parse(struct run *r, int argc, char **argv, struct err *e)
+{
+    int rc = parse(r, argc, argv, e);
+    if (rc == 0 && r->o.config)
+        return parse_config(r, argc, argv, e);
+    r->words = (struct opt_words){ .n = argc, .item = argv };
     return rc;
 }
 
@@ -82,8 +118,10 @@ static int list_inherited(struct run *r, const char *text, char *program, int mo
 
 /* Options that the command line left out take the values that the resumed run had: the command line is parsed
  * again behind the stored options. */
-static int inherit(struct run *r, int argc, char **argv, struct err *e)
+static int inherit(struct run *r, struct err *e)
 {
+    const int argc = r->words.n;
+    char **argv = r->words.item;
     const char *text = r->source && r->o.resume ? ckpt_state(r->source)->run_json : NULL;
     const char *resume = r->o.resume;
     unsigned char given[GIVEN_MAX];
@@ -96,7 +134,7 @@ static int inherit(struct run *r, int argc, char **argv, struct err *e)
     /* what was given, and --resume auto's answer, are those of the command line alone */
     memcpy(given, r->given, sizeof given);
     opt_free(&ptrain_program, &r->o, NULL);
-    rc = run_parse(r, r->n_inherited + argc - 1, r->inherited, e);
+    rc = parse(r, r->n_inherited + argc - 1, r->inherited, e);
     memcpy(r->given, given, sizeof given);
     r->o.resume = resume;
     if (rc < 0)
@@ -138,10 +176,9 @@ static int read_model(struct run *r, struct err *e)
     void *text = NULL;
     size_t n;
     int rc;
-    if (!name)
-        return model_config_preset(&r->cfg, "tiny", e);
-    if (!io_exists(name))
-        return model_config_preset(&r->cfg, name, e);
+    r->is_preset = !name || !io_exists(name);
+    if (r->is_preset)
+        return model_config_preset(&r->cfg, name ? name : "tiny", e);
     TRY(io_read_file(name, 1 << 20, &text, &n, e));
     TRY(model_config_parse(&r->cfg, text, name, e));
 out:
@@ -197,17 +234,18 @@ static void set_dtype(struct run *r)
         r->dt = ckpt_tensor(r->source, first)->dtype == STORED_BF16 ? DT_BF16 : DT_F32;
 }
 
-int run_open(struct run *r, int argc, char **argv, const struct ranks *ranks, struct log *term, struct err *e)
+int run_open(struct run *r, const struct ranks *ranks, struct log *term, struct err *e)
 {
     int rc;
     TRY(localise_model(r, e));
     TRY(read_model(r, e));
     TRY(restore_find(r, ranks, term, e));
 
-    TRY(inherit(r, argc, argv, e));
-    r->stored_json = options_json(&r->o);
+    TRY(inherit(r, e));
     TRY(localise_model(r, e)); /* again: inherit() parsed the options again */
     TRY(localise_data(r, e));
+    TRY(run_set_vocabulary(r, e));
+    r->stored_json = options_json(&r->o);
 
     if (r->cfg.not_trained[0] && !r->o.eval_only)
         return err_set(e, ERR_CONFIG, "config.json has %s", r->cfg.not_trained);
@@ -226,35 +264,23 @@ out:
 /* ---- files that checkpoints carry ---- */
 int run_open_files(struct run *r, struct err *e)
 {
-    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-                                         "generation_config.json" };
-    enum { NAMES = sizeof names / sizeof *names };
     struct carried *x = &r->files;
     int n = r->source ? ckpt_n_extra(r->source) : 0, rc = 0;
-    size_t most = (size_t)(n > NAMES ? n : NAMES);
-    x->name = calloc(most, sizeof *x->name);
-    x->data = calloc(most, sizeof *x->data);
-    x->bytes = calloc(most, sizeof *x->bytes);
-    if (!x->name || !x->data || !x->bytes)
-        return err_set(e, ERR_MEMORY, "no memory for tokenizer files");
-
-    for (int i = 0; strcmp(r->o.tokenizer, "bytes") && i < NAMES; i++) {
-        char path[4200];
-        snprintf(path, sizeof path, "%s/%s", r->o.tokenizer, names[i]);
-        if (!io_exists(path))
-            continue;
-        x->name[x->n] = names[i];
-        TRY(io_read_file(path, (size_t)1 << 30, (void **)(uintptr_t)&x->data[x->n], &x->bytes[x->n], e));
-        x->n++;
-    }
-    if (x->n)
+    TRY(carried_read(x, r->o.tokenizer, tokenizer_file_names, TOKENIZER_FILES, e));
+    if (x->n || !n)
         return 0;
 
+    carried_free(x);
+    x->name = calloc((size_t)n, sizeof *x->name);
+    x->data = calloc((size_t)n, sizeof *x->data);
+    x->bytes = calloc((size_t)n, sizeof *x->bytes);
+    if (!x->name || !x->data || !x->bytes)
+        return err_set(e, ERR_MEMORY, "no memory for tokenizer files");
     for (int i = 0; i < n; i++) {
         TRY(ckpt_extra_read(r->source, i, (void **)(uintptr_t)&x->data[i], &x->bytes[i], e));
-        x->name[i] = strdup(ckpt_extra_name(r->source, i));
+        x->name[i] = strdup(ckpt_extra_name(r->source, i)); /* --keep may remove the source */
+        x->n++;
     }
-    x->n = n;
 out:
     return rc < 0 ? rc : 0;
 }
@@ -267,6 +293,8 @@ void run_close(struct run *r)
     for (int i = 1; i < r->n_inherited; i++)
         free(r->inherited[i]);
     free(r->inherited);
+    if (r->words.n_own)
+        opt_words_free(&r->words);
 }
 
 int64_t run_end_step(const struct run *r)

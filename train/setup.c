@@ -6,10 +6,10 @@
 #include "train/memory_check.h"
 #include "train/run_lock.h"
 
-static int open_files(struct ptrain *p, int argc, char **argv, struct err *e)
+static int open_files(struct ptrain *p, struct err *e)
 {
     int rc;
-    TRY(run_open(&p->run, argc, argv, &p->ranks, &p->log.term, e));
+    TRY(run_open(&p->run, &p->ranks, &p->log.term, e));
     TRY(work_open_data(&p->work, e));
     TRY(run_open_files(&p->run, e));
     TRY(work_open_tokenizer(&p->work, e));
@@ -25,6 +25,21 @@ static int open_state(struct ptrain *p, struct err *e)
         return 0;
     TRY(save_open(&p->save, &p->work, &p->log, e));
     rc = restore_load(&p->work, e);
+out:
+    return rc;
+}
+
+/* What the run is, on the terminal and as the first line of the log. */
+static int open_log(struct ptrain *p, struct err *e)
+{
+    struct facts facts = { 0 };
+    int rank, sharers, rc = 0;
+    comm_shared_group(p->ranks.mesh.axis[AXIS_DP], &rank, &sharers);
+    if (ranks_is_first(&p->ranks)) {
+        TRY(facts_collect(&facts, &p->work, sharers, e));
+        facts_show(&facts, &p->log.term);
+    }
+    rc = runlog_open(&p->log, &p->work, &facts, e);
 out:
     return rc;
 }
@@ -48,7 +63,7 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
     world_end_on_stop(ranks->world,
                       "stopped by a signal before the first step: nothing was trained or saved");
     TRY(run_lock(run, ranks, term, e)); /* before --resume auto looks for the newest checkpoint */
-    rc = open_files(p, argc, argv, e);
+    rc = open_files(p, e);
     TRY(comm_agree(ranks->mesh.all, rc, e));
     if (run->o.dry_run)
         return 0;
@@ -67,10 +82,13 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
         log_line(term, "resumed %s at step %lld", ckpt_path(run->source), (long long)p->work.at.step);
     if (p->work.at.step && ckpt_writer(run->source))
         restore_report(run->source, term);
-    TRY(runlog_open(&p->log, &p->work, e));
+    TRY(open_log(p, e));
     if (run->expert_leaf > 1)
         log_line(term, "orders: %d sequences a leaf of experts' weight gradients", run->expert_leaf);
-    world_end_on_stop(ranks->world, NULL);
+    world_answer_stop(ranks->world,
+                      "stopping after this step, saving; a second Ctrl-C ends the run without saving");
+    world_end_on_stop(ranks->world,
+                      run->o.eval_only ? "stopped by a signal: the evaluation is not finished" : NULL);
 out:
     return rc;
 }

@@ -2,7 +2,7 @@
 #ifndef SHARDLINE_TRAIN_STEP_H
 #define SHARDLINE_TRAIN_STEP_H
 
-#include "train/runlog.h"
+#include "train/log/runlog.h"
 #include "train/work.h"
 
 /* Learning rate of update `step` (from 0): linear warm-up, then the schedule of --lr-schedule down to

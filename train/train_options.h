@@ -20,11 +20,11 @@ struct train_opts {
     const char *transport;
     /* model */
     const char *model, *init;
-    int64_t seed, grain, expert_leaf;
+    int64_t seed, grain, expert_leaf, vocab_size;
     /* data */
     struct opt_list data, eval_data;
     const char *tokenizer, *data_order, *data_mix;
-    int64_t eval_every, sample_every;
+    int64_t eval_every, eval_batches, sample_every;
     /* batch */
     int64_t seq_len, global_batch, micro_batch, documents;
     /* optimizer */
@@ -36,7 +36,7 @@ struct train_opts {
     double balance_rate, z_loss, expert_buffer;
     const char *offload;
     /* run */
-    const char *out, *resume, *log, *trace, *device, *eval_logprobs;
+    const char *out, *resume, *config, *log, *trace, *device, *eval_logprobs;
     int64_t steps, stop_after, save_every, keep, restarts, threads;
     int save_async, on_save_error, dry_run, eval_only, force;
 };

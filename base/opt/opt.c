@@ -89,7 +89,7 @@ static int refuse(const struct opt_program *p, const char *name, const char *val
     return 0;
 }
 
-static int unknown_name(const struct opt_program *p, const char *name, struct err *e)
+int opt_refuse_unknown(const struct opt_program *p, const char *name, struct err *e)
 {
     int rc = refuse(p, name, NULL, e);
     return rc < 0 ? rc : opt_unknown_name(p, name, e);
@@ -335,7 +335,8 @@ static int parse_option(struct cursor *c, struct err *e)
         if (rc)
             return rc;
         o = !strncmp(name, "no-", 3) ? find(c->p, name + 3) : NULL;
-        return o && o->kind == OPT_SWITCH && !value ? set_one(c, o, "0", e) : unknown_name(c->p, name, e);
+        return o && o->kind == OPT_SWITCH && !value ? set_one(c, o, "0", e)
+                                                    : opt_refuse_unknown(c->p, name, e);
     }
     if (value)
         return set_one(c, o, value, e);
@@ -439,13 +440,20 @@ static json_t *value_json(const struct opt *o, const void *m)
     return NULL;
 }
 
-char *opt_json(const struct opt_program *p, const void *target)
+static char *json_without(const struct opt_program *p, const void *target, unsigned flags)
 {
     json_t *all = json_object();
     for (const struct opt *o = p->opts; !opt_is_end(o); o++)
-        if (o->kind != OPT_GROUP && !(o->flags & OPT_NOT_STORED))
+        if (o->kind != OPT_GROUP && !(o->flags & flags))
             json_object_set_new(all, o->name, value_json(o, (const char *)target + o->offset));
     char *text = json_dumps(all, JSON_COMPACT | JSON_PRESERVE_ORDER);
     json_decref(all);
     return text;
 }
+
+char *opt_json(const struct opt_program *p, const void *target)
+{
+    return json_without(p, target, OPT_NOT_STORED);
+}
+
+char *opt_json_all(const struct opt_program *p, const void *target) { return json_without(p, target, 0); }

@@ -35,6 +35,9 @@ void opt_explain(const struct opt *o, char *text, size_t n);
 /* "diff" of the program "reshard diff". */
 const char *opt_command_word(const struct opt_program *p);
 
+/* Sets ERR_USAGE: no option has this name; the nearest one is suggested (opt.c). Returns -ERR_USAGE. */
+int opt_refuse_unknown(const struct opt_program *p, const char *name, struct err *e);
+
 /* 1 for the row that ends the table. */
 static inline int opt_is_end(const struct opt *o) { return o->kind == OPT_GROUP && !o->name; }
 

@@ -9,7 +9,7 @@
 #include "base/jx.h"
 #include "format/fmt.h"
 #include "format/hf/safetensors.h"
-#include "format/small_files.h"
+#include "store/sidecar.h"
 
 #define ONE_FILE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
@@ -193,12 +193,12 @@ static int exists_in(const struct ckpt *c, const char *name)
 
 static int find_extras(struct ckpt *c, struct err *e)
 {
-    size_t n = SMALL_FILES;
+    size_t n = TOKENIZER_FILES;
     c->extra = calloc(n, sizeof *c->extra);
     for (size_t i = 0; c->extra && i < n; i++) {
-        if (!exists_in(c, small_file_names[i]))
+        if (!exists_in(c, tokenizer_file_names[i]))
             continue;
-        if (!(c->extra[c->n_extra++].name = strdup(small_file_names[i])))
+        if (!(c->extra[c->n_extra++].name = strdup(tokenizer_file_names[i])))
             return err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
     }
     return c->extra ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);

@@ -17,7 +17,7 @@
 #include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
-#include "format/small_files.h"
+#include "store/sidecar.h"
 
 #define PATH_BYTES 4096
 #define PLACES 100
@@ -84,8 +84,8 @@ static int is_written(const char *name)
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)
         if (!fnmatch(written[i], name, 0))
             return 1;
-    for (int i = 0; i < SMALL_FILES; i++)
-        if (!strcmp(small_file_names[i], name))
+    for (int i = 0; i < TOKENIZER_FILES; i++)
+        if (!strcmp(tokenizer_file_names[i], name))
             return 1;
     return 0;
 }

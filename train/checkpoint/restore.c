@@ -88,6 +88,8 @@ static int read_config(struct run *run, struct err *e)
         return err_set(e, ERR_CONFIG, "%s has no config.json: give --model config.json",
                        ckpt_path(run->source));
     TRY(model_config_parse(&c, text, what, e));
+    if (run->is_preset) /* its vocabulary is the tokenizer's */
+        run->cfg.vocab = c.vocab;
     if (run->o.model && run->cfg.hidden)
         TRY(model_config_same(&c, &run->cfg, "--model (which may be left out)", e));
     run->cfg = c;

@@ -3,7 +3,7 @@
 #ifndef SHARDLINE_TRAIN_CHECKPOINT_SAVE_H
 #define SHARDLINE_TRAIN_CHECKPOINT_SAVE_H
 
-#include "train/runlog.h"
+#include "train/log/runlog.h"
 #include "train/work.h"
 
 struct save;

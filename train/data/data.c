@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "base/io.h"
 #include "base/rnd.h"
+#include "text/indexed.h"
 #include "text/source.h"
 #include "text/text.h"
 #include "text/tokfile.h"
@@ -25,6 +26,7 @@ struct file {
     size_t bytes;                  /* mapped; 0: malloc'd */
     struct io_mark mark;           /* of the map */
     struct tokfile *tok;           /* a file of ptok, or NULL */
+    struct indexed pair;           /* Megatron's index of the map, or zeroed */
 };
 struct data {
     int n_files;
@@ -84,7 +86,8 @@ static int check_text(const struct file *f, struct err *e)
     if (ends_with(f->path, ".bin"))
         return err_set(
             e, ERR_FORMAT,
-            "%s does not begin as a token file of ptok does: name raw ids .u16 or .u32, and text .txt",
+            "%s does not begin as a token file of ptok does, and no .idx is beside it: name raw ids "
+            ".u16 or .u32, and text .txt",
             f->path);
     return 0;
 }
@@ -117,8 +120,21 @@ static int open_tokfile(struct file *f, struct err *e)
     return 0;
 }
 
+static int open_pair(struct file *f, struct err *e)
+{
+    int rc = indexed_open(&f->pair, f->path, e);
+    if (rc < 0)
+        return rc;
+    f->path = f->pair.bin;
+    f->width = f->pair.width;
+    f->n = f->pair.n;
+    return map_file(f, e);
+}
+
 static int open_file(struct file *f, const char *tokenizer, struct err *e)
 {
+    if (!tokfile_is_path(f->path) && indexed_is(f->path))
+        return open_pair(f, e);
     int rc = map_file(f, e);
     if (rc < 0)
         return rc;
@@ -248,7 +264,7 @@ int data_open(struct data **out, const struct data_options *o, struct err *e)
         f->first = d->tokens;
         TRY(open_file(f, o->tokenizer, e));
         d->tokens += f->n;
-        if (f->width == 1 && d->vocab < 256) {
+        if (f->width == 1 && !f->pair.bin && d->vocab < 256) {
             rc = err_set(
                 e, ERR_USAGE,
                 "%s: text as bytes needs a vocabulary of 256 and more, the model has %lld: give --tokenizer",
@@ -282,6 +298,7 @@ void data_close(struct data *d)
     for (int i = 0; i < d->n_files; i++) {
         unmap_file(&d->file[i]);
         tokfile_close(d->file[i].tok);
+        indexed_close(&d->file[i].pair);
     }
     free(d->file);
     free(d);
@@ -334,8 +351,13 @@ static int check_size(const struct file *f, struct err *e)
 
 static int64_t id_at(const struct file *f, int64_t i)
 {
+    int64_t whole;
     uint32_t wide;
     uint16_t half;
+    if (f->width == 8) {
+        memcpy(&whole, f->map + 8 * i, 8);
+        return whole >= 0 ? whole : INT64_MAX; /* outside of every vocabulary */
+    }
     if (f->width == 1)
         return f->map[i];
     if (f->width == 2) {
@@ -358,21 +380,33 @@ static int64_t window_begin(const struct data *d, int64_t window, int *file)
     return d->mixed ? d->file[k].first + (window - d->file[k].first_window) * d->seq_len : at;
 }
 
+/* Documents of a file; 0: ends are not known. */
+static int64_t documents_of(const struct file *f)
+{
+    return f->tok ? tokfile_documents(f->tok) : f->pair.n_ends;
+}
+
+/* Tokens of the file up to the end of its document i. */
+static int64_t document_end(const struct file *f, int64_t i)
+{
+    return f->tok ? tokfile_document_end(f->tok, i) : f->pair.end[i];
+}
+
 int data_knows_documents(const struct data *d)
 {
     for (int k = 0; k < d->n_files; k++)
-        if (d->file[k].tok && tokfile_documents(d->file[k].tok) > 0)
+        if (documents_of(&d->file[k]) > 0)
             return 1;
     return 0;
 }
 
 /* The first document of the file that ends after token `at`. */
-static int64_t document_at(const struct tokfile *t, int64_t at)
+static int64_t document_at(const struct file *f, int64_t at)
 {
-    int64_t lo = 0, hi = tokfile_documents(t);
+    int64_t lo = 0, hi = documents_of(f);
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;
-        if (tokfile_document_end(t, mid) <= at)
+        if (document_end(f, mid) <= at)
             lo = mid + 1;
         else
             hi = mid;
@@ -406,9 +440,9 @@ int data_documents(const struct data *d, int64_t window, int64_t *begin, int mos
         int rc = check_size(f, e);
         if (rc < 0)
             return rc;
-        int64_t n = f->tok ? tokfile_documents(f->tok) : 0, past = 0;
-        for (int64_t i = n ? document_at(f->tok, at - f->first) : 0;
-             i < n && !full && (past = f->first + tokfile_document_end(f->tok, i)) < end; i++)
+        int64_t n = documents_of(f), past = 0;
+        for (int64_t i = n ? document_at(f, at - f->first) : 0;
+             i < n && !full && (past = f->first + document_end(f, i)) < end; i++)
             full = add_begin(&b, past - at);
         if (!full && f->first + f->n < end)
             full = add_begin(&b, f->first + f->n - at);

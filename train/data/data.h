@@ -10,10 +10,11 @@
 struct data;
 struct data_options {
     /* Token files of ptok (text/TOKENS.md, known by their first bytes; blocks are checked as they are
-     * read), .u16 and .u32 raw little-endian ids (mapped, not read), anything else text. Borrowed until
+     * read), the pairs of Megatron (text/indexed.h), .u16 and .u32 raw little-endian ids (mapped, not read),
+     * anything else text. Borrowed until
      * data_close(). */
     const struct opt_list *files;
-    const char *tokenizer; /* of text: "bytes" or a folder */
+    const char *tokenizer; /* of text: as tokenizer_open_named */
     const char *order;     /* "shuffle" or "stride:K" */
     /* NULL, or a weight for each file, "7,3": of every 4096 samples a file gives its part, to the nearest
      * sample, in an order of its own. Each file then has its own windows and epochs. */

@@ -18,7 +18,7 @@ run reshard --tp 2 good/step-2 moved
 claim "what whole ones are like" [ $rc = 0 ] || finish
 mv moved good-moved
 
-one_line() { [ "$(grep -vc '^ptrain: step \|^ptrain: resumed\|^ptrain: passing over\|^ptrain: --keep' .err)" = 1 ]; }
+one_line() { [ "$(grep -vc "$ptrain_usual"'\|^ptrain: resumed\|^ptrain: passing over\|^ptrain: --keep' .err)" = 1 ]; }
 nothing_but() { [ "$(echo "$1"*)" = "$2" ]; }
 
 save() { run "${train[@]}" --out out --resume auto --stop-after 2; }

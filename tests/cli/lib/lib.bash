@@ -24,6 +24,9 @@ run() {
     out=$(cat "$TMP/.out") err=$(cat "$TMP/.err")
 }
 
+# what every run of ptrain says before and between its other lines: a pattern for grep
+ptrain_usual='^ptrain: \(step [0-9]*/\|model .* parameters, \|[0-9]* ranks\{0,1\}[,;] \|steps [0-9]* to \)'
+
 has() { [[ $1 == *"$2"* ]]; }
 
 # claim WHAT COMMAND...: the claim holds when the command succeeds

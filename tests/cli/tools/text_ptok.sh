@@ -35,9 +35,9 @@ claim "a missing folder is named" has "$err" "$TMP/nowhere/tokenizer.json"
 claim "and is a failure" [ $rc = 1 ]
 feed '' shred --tokenizer bytes
 claim "an unknown command is wrong usage" [ $rc = 2 ]
-mkdir "$TMP/uni" && echo '{"model":{"type":"Unigram"}}' >"$TMP/uni/tokenizer.json"
+mkdir "$TMP/uni" && echo '{"model":{"type":"WordPiece"}}' >"$TMP/uni/tokenizer.json"
 feed '' encode --tokenizer "$TMP/uni"
-claim "an unsupported model is refused by name" has "$err" "the model is Unigram: only BPE is supported"
+claim "an unsupported model is refused by name" has "$err" "the model is WordPiece: only BPE and Unigram are supported"
 claim "as a wrong configuration" [ $rc = 2 ]
 
 if [ -d "${FIXTURES:-}/hf/tok" ] && command -v python3 >/dev/null; then

@@ -11,7 +11,7 @@ train good --tp 2
 good=$TMP/good/step-2
 claim "a checkpoint to damage" [ $rc = 0 ] || finish
 
-errors() { grep -v '^ptrain: step [0-9]*/' "$TMP/.err"; }             # without the lines of progress
+errors() { grep -v "$ptrain_usual" "$TMP/.err"; }             # without the lines of every run
 one_line() { [ "$(errors | wc -l)" = 1 ]; }
 nothing_at() { local f; for f in "$@"; do compgen -G "$f*" >/dev/null && return 1; done; return 0; }       # neither it nor a temporary folder
 

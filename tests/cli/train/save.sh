@@ -6,7 +6,7 @@
 text 1 20000 >"$TMP/text"
 config "$TMP/model.json" vocab_size=256
 common=(--data "$TMP/text" --model "$TMP/model.json" --seq-len 31 --global-batch 4 --threads 1)
-errors() { grep -v '^ptrain: step [0-9]*/' "$TMP/.err"; }             # without the lines of progress
+errors() { grep -v "$ptrain_usual" "$TMP/.err"; }             # without the lines of every run
 lines() { errors | wc -l; }
 names() { (cd "$TMP/$1" && echo *); }
 event() { grep "\"event\":\"$2\"" "$TMP/$1.jsonl"; }

@@ -381,15 +381,15 @@ TEST(what_is_not_supported_is_refused_by_name)
     CHECK_STR(refusal("{" OK ",'normalizer':null,'pre_tokenizer':null,'decoder':null,'post_processor':null,'"
                       "added_tokens':null}"),
               "");
-    CHECK_STR(refusal("{'model':{'type':'Unigram'}}"),
-              "t.json: model: the model is Unigram: only BPE is supported");
-    CHECK_HAS(refusal("{'model':{'type':'WordPiece'}}"), "the model is WordPiece");
+    CHECK_STR(refusal("{'model':{'type':'WordPiece'}}"),
+              "t.json: model: the model is WordPiece: only BPE and Unigram are supported");
     CHECK_HAS(refusal("{" OK ",'pre_tokenizer':{'type':'BertPreTokenizer'}}"),
               "t.json: pre_tokenizer: BertPreTokenizer is not supported");
-    CHECK_HAS(refusal(
-                  "{" OK
-                  ",'normalizer':{'type':'Sequence','normalizers':[{'type':'NFC'},{'type':'Precompiled'}]}}"),
-              "normalizer: Precompiled is not supported");
+    CHECK_HAS(
+        refusal(
+            "{" OK
+            ",'normalizer':{'type':'Sequence','normalizers':[{'type':'NFC'},{'type':'BertNormalizer'}]}}"),
+        "normalizer: BertNormalizer is not supported");
     CHECK_HAS(refusal("{" OK ",'decoder':{'type':'WordPiece'}}"), "decoder: WordPiece is not supported");
     CHECK_HAS(refusal("{" OK ",'post_processor':{'type':'Other'}}"),
               "post_processor: Other is not supported");

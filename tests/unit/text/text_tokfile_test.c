@@ -34,12 +34,16 @@ static int32_t id_of(int64_t i, int64_t vocab)
     return (int32_t)((uint64_t)(i * 2654435761) % (uint64_t)vocab);
 }
 
-static void write_file(const char *path, int64_t vocab, int64_t n)
+static void write_carrying(const char *path, int64_t vocab, int64_t n, int n_parts)
 {
+    static const char *const name[2] = { "tokenizer.json", "chat_template.jinja" };
+    static const char *const text[2] = { "{\"model\":1}", "" };
     struct tokfile_writer *w = NULL;
     struct err e = { 0 };
     unlink(path);
     CHECK_INT(tokfile_create(&w, path, vocab, &e), 0);
+    for (int i = 0; i < n_parts; i++)
+        CHECK_INT(tokfile_carry(w, name[i], text[i], strlen(text[i]), &e), 0);
     int64_t end = 0;
     for (int64_t i = 0, doc = 1; w && i < n; i++) {
         int32_t id = id_of(i, vocab);
@@ -51,6 +55,8 @@ static void write_file(const char *path, int64_t vocab, int64_t n)
     }
     CHECK_INT(tokfile_finish(w, &e), 0);
 }
+
+static void write_file(const char *path, int64_t vocab, int64_t n) { write_carrying(path, vocab, n, 0); }
 
 TEST(ids_and_ends_come_back_at_both_widths)
 {
@@ -97,13 +103,13 @@ static int read_all(const char *path, struct err *e)
     return rc;
 }
 
-TEST(every_changed_byte_and_every_cut_is_an_error)
+static void change_and_cut(int n_parts)
 {
     const char *path = at_tmp("whole"), *other = at_tmp("other");
     struct err e = { 0 };
     void *data = NULL;
     size_t n;
-    write_file(path, 5, 37);
+    write_carrying(path, 5, 37, n_parts);
     CHECK_INT(read_all(path, &e), 0);
     CHECK_INT(io_read_file(path, 1 << 20, &data, &n, &e), 0);
     unsigned char *p = data;
@@ -127,9 +133,30 @@ TEST(every_changed_byte_and_every_cut_is_an_error)
     p = realloc(data, n + 1);
     p[n] = 0;
     put(other, p, n + 1);
-    CHECK(read_all(other, &e) == -ERR_FORMAT);
-    CHECK_HAS(e.text, "is it cut off");
+    CHECK(read_all(other, &e) == (n_parts ? -ERR_INTEGRITY : -ERR_FORMAT));
+    if (!n_parts)
+        CHECK_HAS(e.text, "is it cut off");
     free(p);
+}
+
+TEST(every_changed_byte_and_every_cut_is_an_error) { change_and_cut(0); }
+TEST(every_changed_byte_and_every_cut_of_carried_files_is_an_error) { change_and_cut(2); }
+
+TEST(carried_files_come_back_by_name)
+{
+    const char *path = at_tmp("carrying");
+    struct tokfile *f = NULL;
+    struct err e = { 0 };
+    size_t n;
+    write_carrying(path, 5, 37, 2);
+    CHECK_INT(tokfile_is_path(path), 1);
+    CHECK_INT(tokfile_open(&f, path, &e), 0);
+    const char *json = tokfile_part(f, "tokenizer.json", &n);
+    CHECK(json && n == 11 && !memcmp(json, "{\"model\":1}", n));
+    CHECK(tokfile_part(f, "chat_template.jinja", &n) && n == 0);
+    CHECK(!tokfile_part(f, "tokenizer", &n));
+    CHECK_INT(tokfile_count(f), 37);
+    tokfile_close(f);
 }
 
 TEST(a_block_is_checked_only_when_it_is_read)

@@ -273,3 +273,47 @@ TEST(where_documents_begin_is_where_the_one_before_ended_and_at_the_borders_of_f
     CHECK_INT(data_documents(raw, 1, begin, 1, &e), 1);
     data_close(raw);
 }
+
+/* NAME.bin and NAME.idx with ids 0 .. 11 as int32, in documents of 5 and 7. */
+static const char *write_pair(void)
+{
+    static const int32_t length[2] = { 5, 7 };
+    static const int64_t head[] = { 2, 3 }, first[] = { 0, 20 }, document[] = { 0, 1, 2 };
+    const struct {
+        const void *p;
+        size_t n;
+    } parts[] = { { "MMIDIDX\0", 9 },        { "\1\0\0\0\0\0\0\0\4", 9 }, { head, sizeof head },
+                  { length, sizeof length }, { first, sizeof first },     { document, sizeof document } };
+    int32_t ids[12];
+    char index[128];
+    size_t n = 0;
+    for (int i = 0; i < 12; i++)
+        ids[i] = i;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        memcpy(index + n, parts[i].p, parts[i].n);
+        n += parts[i].n;
+    }
+    write_file("pair.idx", index, n);
+    return write_file("pair.bin", ids, sizeof ids);
+}
+
+TEST(a_pair_of_megatron_gives_its_ids_and_documents)
+{
+    const char *path = write_pair();
+    struct data *d;
+    int32_t ids[4], targets[4];
+    int64_t begin[4];
+    CHECK_INT(open_files(&d, 1, &path, "stride:1", 4, 12, 0), 0);
+    CHECK_INT(data_tokens(d), 12);
+    CHECK_INT(data_knows_documents(d), 1);
+    CHECK_INT(data_read(d, 1, ids, targets, &e), 0);
+    for (int i = 0; i < 4; i++)
+        CHECK(ids[i] == 4 + i && targets[i] == 5 + i);
+    CHECK_INT(data_documents(d, 1, begin, 4, &e), 2);
+    CHECK(begin[0] == 0 && begin[1] == 1);
+    data_close(d);
+    CHECK_INT(open_files(&d, 1, &path, "stride:1", 4, 7, 0), 0);
+    CHECK_INT(data_read(d, 1, ids, targets, &e), -ERR_FORMAT);
+    CHECK_HAS(e.text, "token 7 at position 7 is outside the vocabulary of 7");
+    data_close(d);
+}

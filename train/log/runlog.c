@@ -1,5 +1,5 @@
 /* runlog.c - see runlog.h. */
-#include "train/runlog.h"
+#include "train/log/runlog.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -127,6 +127,9 @@ void runlog_begin_step(struct runlog *l)
 }
 
 /* ---- the file ---- */
+/* Every line ends with the time at which it was written. */
+static void write_time(FILE *f) { fprintf(f, ",\"time\":%.3f}\n", clock_wall_s()); }
+
 /* Ends a line. What the disk refuses is lost, which is reported once: the run is worth more than its log. */
 static void end_line(struct runlog *l)
 {
@@ -156,7 +159,7 @@ static void write_communication(const struct runlog *l, int64_t step)
         }
         fputc('}', f);
     }
-    fputs("}\n", f);
+    write_time(f);
 }
 
 /* Orders of the run that its model does not fix, where they are not neutral. */
@@ -167,7 +170,7 @@ static void write_orders(struct runlog *l, int64_t step)
         runlog_event(l, step, "orders", "\"grain\":%d,\"expert_leaf\":%d", run->cfg.grain, run->expert_leaf);
 }
 
-int runlog_open(struct runlog *l, const struct work *w, struct err *e)
+int runlog_open(struct runlog *l, const struct work *w, const struct facts *f, struct err *e)
 {
     const struct train_opts *o = &l->run->o;
     const struct mesh *mesh = &l->ranks->mesh;
@@ -189,11 +192,13 @@ int runlog_open(struct runlog *l, const struct work *w, struct err *e)
         TRY(cut_log(o->log, w->at.step, e));
     l->file = io_write_text(o->log, !!o->resume, e);
     if (!l->file)
-        rc = err_add(e, "--log");
-    else
-        write_orders(l, w->at.step);
+        return err_add(e, "--log");
+    facts_write(f, l->file);
+    write_time(l->file);
+    end_line(l);
+    write_orders(l, w->at.step);
 out:
-    return rc;
+    return rc < 0 ? rc : 0;
 }
 
 void runlog_close(struct runlog *l)
@@ -308,7 +313,7 @@ static void write_step(struct runlog *l, int64_t step, const struct step_result 
         write_rounds(l, r->rounds);
     if (r->loads)
         write_loads(l, r->loads);
-    fputs("}\n", l->file);
+    write_time(l->file);
     if (step == l->first_step + 1)
         write_communication(l, step);
     end_line(l);
@@ -383,7 +388,8 @@ int runlog_memory(struct runlog *l, int64_t step, const char *when, struct err *
                 when);
         for (int r = 0; r < n; r++)
             write_memory(l->file, (int64_t *)all + r * MEM_NUMBERS, r);
-        fputs("]}\n", l->file);
+        fputc(']', l->file);
+        write_time(l->file);
         end_line(l);
     }
     free(all);
@@ -408,6 +414,6 @@ void runlog_event(struct runlog *l, int64_t step, const char *event, const char 
     va_start(ap, fmt);
     vfprintf(l->file, fmt, ap);
     va_end(ap);
-    fprintf(l->file, "}\n");
+    write_time(l->file);
     end_line(l);
 }

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include "base/log.h"
+#include "train/log/facts.h"
 #include "train/work.h"
 
 /* Groups whose collectives are counted: the axes, all ranks, and the pipeline's way back. */
@@ -36,8 +37,9 @@ struct runlog {
     double step_s;     /* seconds a step takes, smoothed over the last ones */
 };
 
-/* Opens the file of --log; a resumed run first cuts its lines after w->at.step. */
-int runlog_open(struct runlog *l, const struct work *w, struct err *e);
+/* Opens the file of --log and writes what the run is (f: of rank 0) as its next line; a resumed run first
+ * cuts the lines after w->at.step. */
+int runlog_open(struct runlog *l, const struct work *w, const struct facts *f, struct err *e);
 void runlog_close(struct runlog *l);
 
 /* Starts counting the time in collectives. */
