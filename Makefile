@@ -117,8 +117,9 @@ $B/libshardline.a: $(LIB_OBJ)
 	@rm -f $@
 	$(Q)ar rcs $@ $^
 
+# a program of tools/ is NAME_main.c and the NAME_*.c beside it
 define program
-$B/bin/$(notdir $(1:_main.c=)): $B/obj/$(1:.c=.o) $B/libshardline.a
+$B/bin/$(notdir $(1:_main.c=)): $B/obj/$(1:.c=.o) $(patsubst %.c,$B/obj/%.o,$(filter-out $(1),$(filter tools/%,$(wildcard $(1:_main.c=_*.c))))) $B/libshardline.a
 	@mkdir -p $$(@D)
 	$(if $(Q),@echo "  link  $$(notdir $$@)")
 	$(Q)$(CC) $(CFLAGS_ALL) -o $$@ $$^ $$(LIBS)

@@ -1,5 +1,6 @@
 /* plot - draws the figures of one run, or compares several, from ptrain's --log files: in the terminal, as
- * SVG, as PNG. usage: plot [--y KEY] [--svg FILE] [--png FILE] [--title TEXT] RUN.jsonl...
+ * SVG, as PNG, as event files of TensorBoard.
+ * usage: plot [--y KEY] [--x step|time|tokens] [--svg FILE] [--png FILE] [--tensorboard DIR] RUN.jsonl...
  *
  * One chart, two canvases: chart() draws lines and texts on a page of 800 x 420; the canvas writes them
  * (SVG) or paints them (PNG). */
@@ -15,12 +16,15 @@
 #include "base/opt.h"
 #include "comm/comm.h"
 #include "store/sidecar.h"
+#include "tools/plot_axis.h"
+#include "tools/plot_events.h"
 #include "tools/plot_font.h"
 
 struct plot_opts {
-    const char *svg, *png, *title, *y;
+    const char *svg, *png, *tensorboard, *title, *y;
     int64_t width, height;
-    int colour;
+    double smooth;
+    int colour, x, log_x, log_y;
 };
 #define AT(member) offsetof(struct plot_opts, member)
 /* clang-format off */
@@ -31,8 +35,16 @@ static const struct opt table[] = {
       "what to draw: loss, grad_norm, lr, tokens_per_s, mfu, comm_fraction, rss_bytes, eval_loss, …; of "
       "a list (expert_load, expert_idle: a layer each) a curve an item, or KEY.N the item N, from 0",
       0, 0, 0 },
+    { OPT_CHOICE, "x",      AT(x),      "step", "step|time|tokens",
+      "over what: updates, wall-clock time since the run's first line, or tokens", 0, 0, 0 },
+    { OPT_SWITCH, "log-x",  AT(log_x),  "0",    NULL, "logarithmic x axis", 0, 0, 0 },
+    { OPT_SWITCH, "log-y",  AT(log_y),  "0",    NULL, "logarithmic y axis", 0, 0, 0 },
+    { OPT_FLOAT,  "smooth", AT(smooth), "0",    "WEIGHT",
+      "running mean: how much the mean so far weighs, from 0 (off) to below 1", 0, 0.9999, 0 },
     { OPT_TEXT,   "svg",    AT(svg),    NULL,   "FILE", "write it as SVG too", 0, 0, 0 },
     { OPT_TEXT,   "png",    AT(png),    NULL,   "FILE", "write it as PNG too", 0, 0, 0 },
+    { OPT_TEXT,   "tensorboard", AT(tensorboard), NULL, "DIR",
+      "write all figures of each run as an event file, in DIR/RUN", 0, 0, 0 },
     { OPT_TEXT,   "title",  AT(title),  NULL,   "TEXT", "heading (default: what is drawn)", 0, 0, 0 },
     { OPT_INT,    "width",  AT(width),  "72",   "N", "columns in the terminal", 20, 400, 0 },
     { OPT_INT,    "height", AT(height), "16",   "N", "rows in the terminal", 4, 100, 0 },
@@ -68,8 +80,12 @@ struct runs {
     int n, capacity;
     struct run *run;
 };
-struct range {
-    double x0, x1, y0, y1;
+enum x_kind { X_STEP, X_TIME, X_TOKENS };
+/* The axes of all runs. unit: of x, for the end of its axis; scale: what x is divided by. */
+struct page {
+    struct axis x, y;
+    const char *unit;
+    double scale;
 };
 struct point {
     double x, y;
@@ -138,39 +154,107 @@ static struct key key_of(const char *text)
     return k;
 }
 
-/* Adds what a line says to the curves of its run, which begin at `first`. */
-static int add_line(struct runs *all, int first, const char *path, const struct key *key, const json_t *o,
-                    struct err *e)
+/* A run that is being read. */
+struct reading {
+    const char *path;
+    int first;                 /* of its curves */
+    double first_time, tokens; /* of its first line; of the last step so far */
+};
+
+/* What a line of the log is plotted at; NAN: the line does not say it. */
+static double x_of(struct reading *run, const json_t *line, enum x_kind kind)
 {
-    const json_t *y = json_object_get(o, key->name), *x = json_object_get(o, "step"), *v;
+    const json_t *time = json_object_get(line, "time"), *n = json_object_get(line, "tokens");
+    if (json_is_number(time) && isnan(run->first_time))
+        run->first_time = json_number_value(time);
+    if (json_is_number(n))
+        run->tokens = json_number_value(n);
+    switch (kind) {
+    case X_STEP: return json_number_value(json_object_get(line, "step"));
+    case X_TIME: return json_is_number(time) ? json_number_value(time) - run->first_time : NAN;
+    case X_TOKENS: return run->tokens;
+    }
+    return NAN;
+}
+
+/* Adds what a line says to the curves of its run. x: as x_of. */
+static int add_line(struct runs *all, const struct reading *run, const struct key *key, double x,
+                    const json_t *o, struct err *e)
+{
+    const json_t *y = json_object_get(o, key->name), *v;
+    const char *path = run->path;
+    const int first = run->first;
     struct run *r;
     size_t i;
-    if (!json_is_number(x))
+    if (!json_is_number(json_object_get(o, "step")) || isnan(x))
         return 0;
     if (json_is_number(y) && key->item < 0) {
         r = curve_of(all, first, path, -1, e);
-        return r ? add_point(r, json_number_value(x), json_number_value(y), e) : -e->code;
+        return r ? add_point(r, x, json_number_value(y), e) : -e->code;
     }
     json_array_foreach(y, i, v) {
         int rc = 0;
         if (!json_is_number(v) || (key->item >= 0 && (int)i != key->item))
             continue;
         r = curve_of(all, first, path, (int)i, e);
-        rc = r ? add_point(r, json_number_value(x), json_number_value(v), e) : -e->code;
+        rc = r ? add_point(r, x, json_number_value(v), e) : -e->code;
         if (rc < 0)
             return rc;
     }
     return 0;
 }
 
-/* Reads the curves of a run. Lines without the key, and a last line that is cut off, are passed over. */
-static int read_run(struct runs *all, const char *path, const char *y, struct err *e)
+/* Replaces every value by the mean of all so far, in which each weighs `weight` times its successor. */
+static void smooth(struct run *r, double weight)
 {
-    const struct key key = key_of(y);
+    double sum = 0, weights = 0;
+    for (int64_t i = 0; weight > 0 && i < r->n; i++) {
+        sum = weight * sum + (1 - weight) * r->y[i];
+        weights = weight * weights + (1 - weight);
+        r->y[i] = sum / weights;
+    }
+}
+
+/* Points that a logarithmic axis cannot show are left out. */
+static void keep_positive(struct run *r, int log_x, int log_y)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        if ((log_x && r->x[i] <= 0) || (log_y && r->y[i] <= 0))
+            continue;
+        r->x[kept] = r->x[i];
+        r->y[kept++] = r->y[i];
+    }
+    r->n = kept;
+}
+
+/* The curves of a run that was read, as they are drawn. */
+static int finish_run(struct runs *all, const struct reading *run, const struct plot_opts *o, struct err *e)
+{
+    static const char *const also[] = { "", " and for time", " and for tokens" };
+    if (all->n == run->first)
+        return err_set(e, ERR_USAGE, "%s: no line with a number for %s%s: choose another --y", run->path,
+                       o->y, also[o->x]);
+    for (int k = run->first; k < all->n; k++) {
+        struct run *r = &all->run[k];
+        smooth(r, o->smooth);
+        keep_positive(r, o->log_x, o->log_y);
+        if (!r->n)
+            return err_set(e, ERR_USAGE, "%s: no number above 0 for %s: leave the logarithmic axis out",
+                           r->label, o->y);
+    }
+    return 0;
+}
+
+/* Reads the curves of a run. Lines without the key, and a last line that is cut off, are passed over. */
+static int read_run(struct runs *all, const char *path, const struct plot_opts *o, struct err *e)
+{
+    const struct key key = key_of(o->y);
+    struct reading run = { .path = path, .first = all->n, .first_time = NAN };
     struct stat st;
     char *line = NULL;
     size_t line_bytes = 0;
-    int rc = 0, first = all->n;
+    int rc = 0;
     int64_t steps = 0;
     struct sidecars sidecars = { 0 };
     const char *here = sidecar_file(&sidecars, path, e);
@@ -184,10 +268,10 @@ static int read_run(struct runs *all, const char *path, const char *y, struct er
         rc = err_set(e, ERR_USAGE, "%s is a folder: name the --log file of the run", path);
 
     while (rc >= 0 && getline(&line, &line_bytes, f) > 0) {
-        json_t *o = json_loads(line, 0, NULL);
-        steps += json_is_number(json_object_get(o, "step"));
-        rc = add_line(all, first, path, &key, o, e);
-        json_decref(o);
+        json_t *all_of = json_loads(line, 0, NULL);
+        steps += json_is_number(json_object_get(all_of, "step"));
+        rc = add_line(all, &run, &key, x_of(&run, all_of, (enum x_kind)o->x), all_of, e);
+        json_decref(all_of);
     }
 
     if (rc >= 0 && ferror(f))
@@ -196,11 +280,12 @@ static int read_run(struct runs *all, const char *path, const char *y, struct er
     fclose(f);
     if (rc >= 0 && !steps)
         return err_set(e, ERR_FORMAT, "%s: no line with a step: is it a --log file of ptrain", path);
-    if (rc >= 0 && all->n == first)
-        return err_set(e, ERR_USAGE, "%s: no line with a number for %s: choose another --y", path, y);
-    return rc;
+    return rc < 0 ? rc : finish_run(all, &run, o, e);
 }
 
+struct range {
+    double x0, x1, y0, y1;
+};
 static struct range range_of(const struct run *runs, int n)
 {
     struct range g = { INFINITY, -INFINITY, INFINITY, -INFINITY };
@@ -212,10 +297,34 @@ static struct range range_of(const struct run *runs, int n)
             g.y1 = fmax(g.y1, runs[k].y[i]);
         }
     }
-    if (g.x1 <= g.x0)
-        g.x1 = g.x0 + 1;
-    if (g.y1 <= g.y0)
-        g.y1 = g.y0 + (g.y0 ? fabs(g.y0) : 1);
+    return g;
+}
+
+/* Times in a unit in which they are small numbers. */
+static void set_unit(struct page *g, enum x_kind kind, double longest)
+{
+    static const char *const name[] = { "step", "seconds", "tokens" };
+    g->unit = name[kind];
+    g->scale = 1;
+    if (kind == X_TIME && longest >= 7200) {
+        g->unit = "hours";
+        g->scale = 3600;
+    } else if (kind == X_TIME && longest >= 120) {
+        g->unit = "minutes";
+        g->scale = 60;
+    }
+}
+
+static struct page page_of(struct run *runs, int n, const struct plot_opts *o)
+{
+    struct page g = { .scale = 1 };
+    struct range r = range_of(runs, n);
+    set_unit(&g, (enum x_kind)o->x, r.x1);
+    for (int k = 0; g.scale > 1 && k < n; k++)
+        for (int64_t i = 0; i < runs[k].n; i++)
+            runs[k].x[i] /= g.scale;
+    axis_make(&g.x, r.x0 / g.scale, r.x1 / g.scale, o->log_x, 0, 5);
+    axis_make(&g.y, r.y0, r.y1, o->log_y, 1, 5);
     return g;
 }
 
@@ -229,12 +338,12 @@ struct cell {
     unsigned char dots, run, many;
 };
 
-static void mark(struct cell *cells, const struct run *r, int k, struct range g, int w, int h)
+static void mark(struct cell *cells, const struct run *r, int k, const struct page *g, int w, int h)
 {
     static const unsigned char dot[4][2] = { { 0x01, 0x08 }, { 0x02, 0x10 }, { 0x04, 0x20 }, { 0x40, 0x80 } };
     for (int64_t i = 0; i < r->n; i++) {
-        int x = (int)lround((r->x[i] - g.x0) / (g.x1 - g.x0) * (2 * w - 1));
-        int y = (int)lround((g.y1 - r->y[i]) / (g.y1 - g.y0) * (4 * h - 1));
+        int x = (int)lround(axis_place(&g->x, r->x[i]) * (2 * w - 1));
+        int y = (int)lround((1 - axis_place(&g->y, r->y[i])) * (4 * h - 1));
         struct cell *c = &cells[y / 4 * w + x / 2];
         c->many |= (unsigned char)(c->dots && c->run != k);
         c->run = (unsigned char)k;
@@ -265,7 +374,35 @@ static void print_run(const struct run *r, int k, int colour)
         printf("%10c %s: last %.6g\n", letter_of(k), r->label, last);
 }
 
-static int draw_terminal(const struct run *runs, int n, struct range g, const struct plot_opts *o,
+/* The tick of the y axis that belongs to row y of h; NAN: none. */
+static double tick_of_row(const struct axis *a, int y, int h)
+{
+    for (int i = 0; i < a->n; i++)
+        if (lround((1 - axis_place(a, a->tick[i])) * (h - 1)) == y)
+            return a->tick[i];
+    return NAN;
+}
+
+/* The ticks of the x axis below their columns, those that have space, and what they count. */
+static void print_x(const struct page *g, int w)
+{
+    int at = 0;
+    printf("%11s", "");
+    for (int i = 0; i < g->x.n; i++) {
+        char s[32];
+        int n = snprintf(s, sizeof s, "%.6g", g->x.tick[i]),
+            column = (int)lround(axis_place(&g->x, g->x.tick[i]) * w);
+        column = column - n / 2 < 0 ? 0 : column - n / 2;
+        column = column + n > w ? w - n : column;
+        if (at && column < at + 1)
+            continue;
+        printf("%*s%s", column - at, "", s);
+        at = column + n;
+    }
+    printf("%*s  %s\n", at < w ? w - at : 0, "", g->unit);
+}
+
+static int draw_terminal(const struct run *runs, int n, const struct page *g, const struct plot_opts *o,
                          struct err *e)
 {
     int w = (int)o->width, h = (int)o->height,
@@ -278,8 +415,9 @@ static int draw_terminal(const struct run *runs, int n, struct range g, const st
 
     printf("%10s  %s\n", "", o->title);
     for (int y = 0; y < h; y++) {
-        if (y == 0 || y == h - 1 || y == h / 2)
-            printf("%10.5g |", g.y1 - (g.y1 - g.y0) * y / (h - 1));
+        double tick = tick_of_row(&g->y, y, h);
+        if (!isnan(tick))
+            printf("%10.5g |", tick);
         else
             printf("%10s |", "");
         for (int x = 0; x < w; x++)
@@ -290,7 +428,8 @@ static int draw_terminal(const struct run *runs, int n, struct range g, const st
     printf("%10s +", "");
     for (int x = 0; x < w; x++)
         printf("-");
-    printf("\n%11s%-*.0f%*.0f  step\n", "", w / 2, g.x0, w - w / 2, g.x1);
+    printf("\n");
+    print_x(g, w);
     for (int k = 0; n > 1 && k < n; k++)
         print_run(&runs[k], k, colour);
     free(cells);
@@ -308,29 +447,38 @@ struct canvas {
 };
 static const unsigned colours[COLOURS] = { 0x1f6feb, 0xd1242f, 0x1a7f37, 0x9a6700, 0x8250df, 0x57606a };
 
-static int chart(struct canvas *c, const struct run *runs, int n, struct range g, const char *title,
-                 struct err *e)
+static void chart_grid(struct canvas *c, const struct page *g)
 {
     const double w = W - LEFT - RIGHT, h = H - TOP - BOTTOM;
     char s[64];
-    c->text(c, LEFT, 24, ANCHOR_START, 0x1f2328, title);
-    for (int i = 0; i <= 4; i++) {
-        double y = TOP + h * i / 4, x = LEFT + w * i / 4;
+    for (int i = 0; i < g->y.n; i++) {
+        double y = TOP + h * (1 - axis_place(&g->y, g->y.tick[i]));
         c->curve(c, (struct point[]){ { LEFT, y }, { W - RIGHT, y } }, 2, 1, 0xd0d7de);
-        snprintf(s, sizeof s, "%.5g", g.y1 - (g.y1 - g.y0) * i / 4);
+        snprintf(s, sizeof s, "%.5g", g->y.tick[i]);
         c->text(c, LEFT - 8, y + 4, ANCHOR_END, 0x1f2328, s);
-        snprintf(s, sizeof s, "%.0f", g.x0 + (g.x1 - g.x0) * i / 4);
+    }
+    for (int i = 0; i < g->x.n; i++) {
+        double x = LEFT + w * axis_place(&g->x, g->x.tick[i]);
+        c->curve(c, (struct point[]){ { x, H - BOTTOM }, { x, H - BOTTOM + 4 } }, 2, 1, 0xd0d7de);
+        snprintf(s, sizeof s, "%.6g", g->x.tick[i]);
         c->text(c, x, H - BOTTOM + 20, ANCHOR_MIDDLE, 0x1f2328, s);
     }
+    c->text(c, W - RIGHT, H - 6, ANCHOR_END, 0x1f2328, g->unit);
+}
 
-    c->text(c, W - RIGHT, H - 6, ANCHOR_END, 0x1f2328, "step");
+static int chart(struct canvas *c, const struct run *runs, int n, const struct page *g, const char *title,
+                 struct err *e)
+{
+    const double w = W - LEFT - RIGHT, h = H - TOP - BOTTOM;
+    c->text(c, LEFT, 24, ANCHOR_START, 0x1f2328, title);
+    chart_grid(c, g);
     for (int k = 0; k < n; k++) {
         struct point *p = malloc(sizeof *p * (size_t)runs[k].n);
         if (!p)
             return err_set(e, ERR_MEMORY, "no memory for %lld points", (long long)runs[k].n);
         for (int64_t i = 0; i < runs[k].n; i++)
-            p[i] = (struct point){ LEFT + w * (runs[k].x[i] - g.x0) / (g.x1 - g.x0),
-                                   TOP + h * (g.y1 - runs[k].y[i]) / (g.y1 - g.y0) };
+            p[i] = (struct point){ LEFT + w * axis_place(&g->x, runs[k].x[i]),
+                                   TOP + h * (1 - axis_place(&g->y, runs[k].y[i])) };
         c->curve(c, p, runs[k].n, 1.5, colours[k % COLOURS]);
         c->text(c, W - RIGHT - 4, TOP + 16 + 16 * k, ANCHOR_END, colours[k % COLOURS], runs[k].label);
         free(p);
@@ -362,7 +510,8 @@ static void svg_text(struct canvas *c, double x, double y, enum anchor at, unsig
     fprintf(c->svg, "</text>\n");
 }
 
-static int draw_svg(const struct plot_opts *o, const struct run *runs, int n, struct range g, struct err *e)
+static int draw_svg(const struct plot_opts *o, const struct run *runs, int n, const struct page *g,
+                    struct err *e)
 {
     struct canvas c = { svg_curve, svg_text, io_write_text(o->svg, 0, e), NULL };
     if (!c.svg)
@@ -445,7 +594,8 @@ static void paint_text(struct canvas *c, double x, double y, enum anchor at, uns
     }
 }
 
-static int draw_png(const struct plot_opts *o, const struct run *runs, int n, struct range g, struct err *e)
+static int draw_png(const struct plot_opts *o, const struct run *runs, int n, const struct page *g,
+                    struct err *e)
 {
     png_image image = { .version = PNG_IMAGE_VERSION, .width = PW, .height = PH, .format = PNG_FORMAT_RGB };
     struct canvas c = { paint_curve, paint_text, NULL, malloc(3 * (size_t)PW * PH) };
@@ -485,16 +635,18 @@ int main(int argc, char **argv)
     TRY(check_target("svg", o.svg, &args, &e));
     TRY(check_target("png", o.png, &args, &e));
     for (int i = 0; i < args.n; i++)
-        TRY(read_run(&all, args.item[i], o.y, &e));
+        TRY(read_run(&all, args.item[i], &o, &e));
 
-    const struct run *runs = all.run;
+    struct run *runs = all.run;
     int n = all.n;
-    struct range g = range_of(runs, n);
-    TRY(draw_terminal(runs, n, g, &o, &e));
+    struct page g = page_of(runs, n, &o);
+    TRY(draw_terminal(runs, n, &g, &o, &e));
     if (o.svg)
-        TRY(draw_svg(&o, runs, n, g, &e));
+        TRY(draw_svg(&o, runs, n, &g, &e));
     if (o.png)
-        TRY(draw_png(&o, runs, n, g, &e));
+        TRY(draw_png(&o, runs, n, &g, &e));
+    for (int i = 0; o.tensorboard && i < args.n; i++)
+        TRY(plot_events_write(o.tensorboard, args.item[i], &e));
 out:
     for (int i = 0; i < all.n; i++) {
         free(all.run[i].label);
