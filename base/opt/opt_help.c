@@ -115,6 +115,8 @@ static void print_commands(const struct opt_program *p, FILE *out)
 static void print_options(const struct opt_program *p, FILE *out)
 {
     char text[TEXT_MAX];
+    if (p->opts->kind != OPT_GROUP)
+        fprintf(out, "\noptions:\n");
     for (const struct opt *o = p->opts; !opt_is_end(o); o++) {
         if (o->kind == OPT_GROUP) {
             fprintf(out, "\n%s:\n", o->name);
