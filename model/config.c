@@ -98,10 +98,6 @@ void config_not_computed(struct model_config *c, const char *format, ...)
 
 int model_config_computed(const struct model_config *c, struct err *e)
 {
-    char known[256];
-    if (!c->family->computed)
-        return err_set(e, ERR_CONFIG, "model_type %s is not computed yet: %s are; reshard converts it",
-                       c->family->name, family_names(1, known));
     if (c->not_computed[0])
         return err_set(e, ERR_CONFIG, "config.json: %s is not computed yet: reshard alone takes such a model",
                        c->not_computed);
@@ -545,7 +541,7 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
         return err_set(e, ERR_CONFIG, "%s: no model_type: is it a model's config.json", what);
     if (!family_find(type))
         return err_set(e, ERR_CONFIG, "%s: model_type %.60s is not known yet: %s are", what, type,
-                       family_names(0, known));
+                       family_names(known));
 
     defaults(c, family_find(type));
     TRY(parse_sizes(c, o, what, e));

@@ -377,58 +377,58 @@ static const struct config_switch qwen3_moe_flags[] = {
     .last = gemma_head, .window = WINDOW_KEYED, .act = ACT_GEGLU, .number = gemma_numbers
 
 static const struct family families[] = {
-    { .name = "llama", .architecture = "LlamaForCausalLM", .computed = 1,
+    { .name = "llama", .architecture = "LlamaForCausalLM",
       .features = F_GATE, LLAMA_KEYS, .size = llama_sizes, .flag = llama_flags, LLAMA_ROWS,
       .defaults = { .hidden = 4096, .n_layers = 32, .n_heads = 32, .inter = 11008, .vocab = 32000,
                     .max_pos = 2048, .bos = 1, .eos = 2, .eps = 1e-6 } },
-    { .name = "mistral", .architecture = "MistralForCausalLM", .computed = 1,
+    { .name = "mistral", .architecture = "MistralForCausalLM",
       .features = F_GATE, LLAMA_KEYS, .size = llama_sizes, .flag = no_flags, LLAMA_ROWS,
       .window = WINDOW_KEYED,
       .defaults = { .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv = 8, .inter = 14336, .vocab = 32000,
                     .max_pos = 131072, .window = 4096, .bos = 1, .eos = 2, .eps = 1e-6 } },
-    { .name = "qwen2", .architecture = "Qwen2ForCausalLM", .computed = 1,
+    { .name = "qwen2", .architecture = "Qwen2ForCausalLM",
       .features = F_GATE | F_QKV_BIAS, LLAMA_KEYS, .size = llama_sizes, .flag = no_flags, LLAMA_ROWS,
       .window = WINDOW_SWITCHED,
       .defaults = { .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv = 32, .inter = 22016,
                     .vocab = 151936, .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1, .eps = 1e-6 } },
-    { .name = "qwen3", .architecture = "Qwen3ForCausalLM", .computed = 1,
+    { .name = "qwen3", .architecture = "Qwen3ForCausalLM",
       .features = F_GATE | F_QK_NORM, LLAMA_KEYS, .size = llama_sizes, .flag = bias_flags, LLAMA_ROWS,
       .window = WINDOW_SWITCHED,
       .defaults = { .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv = 32, .head_dim = 128,
                     .inter = 22016, .vocab = 151936, .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1,
                     .eps = 1e-6 } },
-    { .name = "gpt2", .architecture = "GPT2LMHeadModel", .computed = 1,
+    { .name = "gpt2", .architecture = "GPT2LMHeadModel",
       .features = F_QKV_BIAS | F_O_BIAS | F_MLP_BIAS | F_LAYER_NORM | F_POSITIONS | F_TRANSPOSED,
       .size = gpt2_sizes, .flag = no_flags, .eps_key = "layer_norm_epsilon", .act_key = "activation_function",
       .acts = { "gelu_new", "gelu_pytorch_tanh" }, .act = ACT_GELU,
       .first = gpt2_embed, .layer = { gpt2_layer }, .last = gpt2_head,
       .defaults = { .hidden = 768, .n_layers = 12, .n_heads = 12, .vocab = 50257, .max_pos = 1024,
                     .bos = 50256, .eos = 50256, .eps = 1e-5, .tied = 1 } },
-    { .name = "gpt_neox", .architecture = "GPTNeoXForCausalLM", .computed = 1,
+    { .name = "gpt_neox", .architecture = "GPTNeoXForCausalLM",
       .features = F_QKV_BIAS | F_O_BIAS | F_MLP_BIAS | F_LAYER_NORM | F_PARALLEL,
       .size = neox_sizes, .flag = neox_flags, .eps_key = "layer_norm_eps", .act_key = "hidden_act",
       .acts = { "gelu" }, .act = ACT_GELU_ERF,
       .first = neox_embed, .layer = { neox_layer }, .last = neox_head,
       .defaults = { .hidden = 6144, .n_layers = 44, .n_heads = 64, .inter = 24576, .vocab = 50432,
                     .max_pos = 2048, .bos = 0, .eos = 2, .eps = 1e-5, .rotary = 0.25 } },
-    { .name = "gemma2", .architecture = "Gemma2ForCausalLM", .computed = 1,
+    { .name = "gemma2", .architecture = "Gemma2ForCausalLM",
       .features = F_GATE | F_POST_NORM | F_PLUS_ONE | F_EMBED_FACTOR, GEMMA, .window_period = 2,
       .defaults = { .hidden = 2304, .n_layers = 26, .n_heads = 8, .n_kv = 4, .head_dim = 256, .inter = 9216,
                     .vocab = 256000, .max_pos = 8192, .window = 4096, .bos = 2, .eos = 1, .eps = 1e-6,
                     .tied = 1, .query_scalar = 256, .attn_softcap = 50, .final_softcap = 30 } },
-    { .name = "gemma3_text", .architecture = "Gemma3ForCausalLM", .computed = 1,
+    { .name = "gemma3_text", .architecture = "Gemma3ForCausalLM",
       .features = F_GATE | F_POST_NORM | F_QK_NORM | F_PLUS_ONE | F_EMBED_FACTOR, GEMMA, .window_period = 6,
       .defaults = { .hidden = 2304, .n_layers = 26, .n_heads = 8, .n_kv = 4, .head_dim = 256, .inter = 9216,
                     .vocab = 262208, .max_pos = 131072, .window = 4096, .bos = 2, .eos = 1, .eps = 1e-6,
                     .tied = 1, .query_scalar = 256, .rope_theta = 1e6, .rope_local_theta = 1e4 } },
-    { .name = "mixtral", .architecture = "MixtralForCausalLM", .computed = 1,
+    { .name = "mixtral", .architecture = "MixtralForCausalLM",
       .features = F_GATE | F_EXPERTS | F_NORM_TOPK, LLAMA_KEYS, .size = mixtral_sizes, .flag = no_flags,
       .first = llama_embed, .layer = { attention, mixtral_experts }, .last = llama_head,
       .window = WINDOW_KEYED,
       .defaults = { .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv = 8, .inter = 14336, .vocab = 32000,
                     .max_pos = 131072, .bos = 1, .eos = 2, .eps = 1e-5, .n_experts = 8,
                     .experts_per_token = 2 } },
-    { .name = "qwen2_moe", .architecture = "Qwen2MoeForCausalLM", .computed = 1,
+    { .name = "qwen2_moe", .architecture = "Qwen2MoeForCausalLM",
       .features = F_GATE | F_QKV_BIAS | F_EXPERTS | F_SHARED, LLAMA_KEYS, .size = qwen2_moe_sizes,
       .flag = qwen2_moe_flags, .first = llama_embed,
       .layer = { attention, gated_mlp, qwen3_experts, shared_expert, attention_biases, head_norms },
@@ -437,7 +437,7 @@ static const struct family families[] = {
       .defaults = { .hidden = 2048, .n_layers = 24, .n_heads = 16, .n_kv = 16, .inter = 5632,
                     .vocab = 151936, .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1, .eps = 1e-6,
                     .n_experts = 60, .expert_inter = 1408, .experts_per_token = 4, .shared_inter = 5632 } },
-    { .name = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM", .computed = 1,
+    { .name = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM",
       .features = F_GATE | F_QK_NORM | F_EXPERTS, LLAMA_KEYS,
       .size = qwen3_moe_sizes, .flag = qwen3_moe_flags,
       .first = llama_embed, .layer = { attention, gated_mlp, qwen3_experts, attention_biases, head_norms },
@@ -446,7 +446,7 @@ static const struct family families[] = {
       .defaults = { .hidden = 2048, .n_layers = 24, .n_heads = 32, .n_kv = 4, .inter = 6144, .vocab = 151936,
                     .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1, .eps = 1e-6, .n_experts = 128,
                     .expert_inter = 768, .experts_per_token = 8 } },
-    { .name = "gpt_oss", .architecture = "GptOssForCausalLM", .computed = 1,
+    { .name = "gpt_oss", .architecture = "GptOssForCausalLM",
       .features = F_GATE | F_QKV_BIAS | F_O_BIAS | F_EXPERTS | F_NORM_TOPK, LLAMA_KEYS,
       .size = gpt_oss_sizes, .flag = bias_flags, .first = llama_embed,
       .layer = { attention, gpt_oss_sinks, gpt_oss_experts, attention_biases, head_norms },
@@ -455,7 +455,7 @@ static const struct family families[] = {
       .defaults = { .hidden = 2880, .n_layers = 36, .n_heads = 64, .n_kv = 8, .head_dim = 64, .inter = 2880,
                     .vocab = 201088, .max_pos = 131072, .window = 128, .bos = -1, .eos = -1, .eps = 1e-5,
                     .n_experts = 128, .experts_per_token = 4, .swiglu_limit = 7, .swiglu_alpha = 1.702 } },
-    { .name = "deepseek_v3", .architecture = "DeepseekV3ForCausalLM", .computed = 1,
+    { .name = "deepseek_v3", .architecture = "DeepseekV3ForCausalLM",
       .features = F_GATE | F_EXPERTS | F_NORM_TOPK | F_SHARED | F_LATENT | F_Q_RANK | F_SIGMOID, LLAMA_KEYS,
       .size = deepseek_sizes, .flag = deepseek_flags, .first = llama_embed,
       .layer = { latent_attention, gated_mlp, qwen3_experts, deepseek_router }, .last = llama_head,
@@ -476,12 +476,11 @@ const struct family *family_find(const char *name)
     return NULL;
 }
 
-char *family_names(int computed, char out[256])
+char *family_names(char out[256])
 {
     out[0] = 0;
     for (int i = 0; i < FAMILIES; i++)
-        if (!computed || families[i].computed)
-            strcat(strcat(out, out[0] ? ", " : ""), families[i].name);
+        strcat(strcat(out, out[0] ? ", " : ""), families[i].name);
     return out;
 }
 

@@ -169,7 +169,6 @@ struct family {
     const char *name; /* model_type */
     const char *architecture;
     unsigned features;                  /* of every model of the family */
-    int computed;                       /* else reshard alone knows it */
     const struct config_size *size;     /* ends with key NULL */
     const struct config_switch *flag;   /* likewise */
     const struct config_number *number; /* likewise, or NULL */
@@ -196,7 +195,7 @@ struct family {
 };
 /* The family of this model_type, or NULL. */
 const struct family *family_find(const char *name);
-/* Names of all families, or of those that are computed, with commas; returns out. */
-char *family_names(int computed, char out[256]);
+/* Names of all families, with commas; returns out. */
+char *family_names(char out[256]);
 
 #endif
