@@ -127,5 +127,5 @@ int tmp_folder_finish(const char *path, struct err *e)
     char *marker = marker_of(path);
     int rc = marker ? io_unlink(marker, e) : err_set(e, ERR_MEMORY, "no memory for a path");
     free(marker);
-    return rc < 0 ? rc : io_sync_dir(path, e);
+    return rc;
 }

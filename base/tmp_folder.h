@@ -40,7 +40,7 @@ int tmp_folder_is_unused(const char *path);
 /* Removes the folder, the marker last, so that a part of the folder is never taken for a foreign one. */
 int tmp_folder_remove(const char *path, struct err *e);
 
-/* Removes the marker: the folder is finished. fsyncs the folder. */
+/* Removes the marker of a finished folder, which has its own name by now. */
 int tmp_folder_finish(const char *path, struct err *e);
 
 #endif

@@ -260,7 +260,7 @@ static void drop_outdated(const char *dst)
 int ckpt_reveal(const char *tmp, const char *dst, struct err *e)
 {
     struct err ignored;
-    int rc = tmp_folder_finish(tmp, e), back = 0;
+    int rc = io_sync_dir(tmp, e), back = 0;
     rc = rc < 0 ? rc : io_rename(tmp, dst, e);
     if (rc >= 0 && (rc = sync_parent(dst, e)) < 0) {
         /* an error must leave nothing at dst; the rename back is as atomic as the one before, and must be on
@@ -272,6 +272,9 @@ int ckpt_reveal(const char *tmp, const char *dst, struct err *e)
         ckpt_abandon(tmp, -1);
     if (rc < 0)
         return err_add(e, "publishing %s", dst);
+    /* not before the name is on the disk: an unmarked temporary folder belongs to the user. What a crash
+     * leaves of the marker in a published folder does no harm. */
+    tmp_folder_finish(dst, &ignored);
     drop_outdated(dst);
     return 0;
 }
@@ -283,7 +286,7 @@ static int known_to_manifest(const void *arg, const char *name)
     static const char *const lists[] = { "files", "extra" };
     const json_t *manifest = arg, *f;
     size_t i;
-    if (!strcmp(name, FMT_MANIFEST) || !strcmp(name, FMT_CONFIG))
+    if (!strcmp(name, FMT_MANIFEST) || !strcmp(name, FMT_CONFIG) || !strcmp(name, TMP_MARKER))
         return 1;
     for (size_t k = 0; k < sizeof lists / sizeof *lists; k++)
         json_array_foreach(json_object_get(manifest, lists[k]), i, f) {

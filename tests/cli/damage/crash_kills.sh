@@ -25,9 +25,7 @@ done
 rm -rf new
 run reshard --tp 2 --dp 2 --zero 1 run/step-2 new
 claim "after $half kills before and $whole after the end, it works" [ $rc = 0 ]
-# a kill between the last two steps, marker removed and folder renamed, leaves a whole checkpoint that nobody may remove
-whole_or_absent() { [ ! -e new.tmp-save ] || { [ ! -e new.tmp-save/.shardline-tmp ] && "$BIN/reshard" verify new.tmp-save >/dev/null; }; }
-claim "and leaves nothing beside it, or a whole checkpoint" whole_or_absent
+claim "and leaves nothing beside it" [ ! -e new.tmp-save ]
 
 train=(ptrain --data text --out run2 --save-every 1 --keep 2 --resume auto --seq-len 32 --global-batch 4 --threads 1)
 for i in $(seq $((7 * times))); do
@@ -47,14 +45,15 @@ if command -v python3 >/dev/null; then
     url=http://127.0.0.1:$port/ok
     half=0 whole=0
     for i in $(seq $((6 * times))); do
+        # a kill may leave the marker in the published folder
         killed $((RANDOM % 120 + 10)) reshard fetch "$url" got
         [ -e got ] || { half=$((half + 1)); continue; }
         whole=$((whole + 1))
-        claim "download, kill $i: what appeared is whole" diff -r got run/step-2
+        claim "download, kill $i: what appeared is whole" diff -r -x .shardline-tmp got run/step-2
         rm -rf got
     done
     [ -e got ] || run reshard fetch "$url" got
-    claim "after $half kills before and $whole after the end, it is fetched" [ $rc = 0 ] && claim "to the byte" diff -r got run/step-2
+    claim "after $half kills before and $whole after the end, it is fetched" [ $rc = 0 ] && claim "to the byte" diff -r -x .shardline-tmp got run/step-2
     claim "and nothing is left beside it" [ ! -e got.tmp-fetch ]
 else
     skip "no python3 for a server: no download is killed"

@@ -19,6 +19,7 @@
 #include "base/test_hooks.h"
 #include "base/io.h"
 #include "base/rnd.h"
+#include "base/tmp_folder.h"
 
 #define SECTOR 512
 enum { ROOM = 4096, LIMIT = 1 << 28 };
@@ -84,27 +85,32 @@ static int same_file(const char *a, const char *b)
 
 static int is_entry(const struct dirent *d) { return strcmp(d->d_name, ".") && strcmp(d->d_name, ".."); }
 
+/* The marker is no content: a crash may leave it in a published folder. */
+static int is_content(const struct dirent *d) { return is_entry(d) && strcmp(d->d_name, TMP_MARKER); }
+
 static int count_entries(const char *path)
 {
     DIR *d = opendir(path);
     struct dirent *x;
     int n = 0;
     while (d && (x = readdir(d)))
-        n += is_entry(x);
+        n += is_content(x);
     if (d)
         closedir(d);
     return n;
 }
 
-/* 1: two folders of files have the same names and bytes. */
+/* 1: two folders have the same names and bytes. */
 static int same_folder(const char *a, const char *b)
 {
     DIR *d = opendir(a);
     struct dirent *x;
     int same = d && count_entries(a) == count_entries(b);
     while (same && (x = readdir(d)))
-        if (is_entry(x))
-            same = same_file(text("%s/%s", a, x->d_name).s, text("%s/%s", b, x->d_name).s);
+        if (is_content(x)) {
+            struct text in_a = text("%s/%s", a, x->d_name), in_b = text("%s/%s", b, x->d_name);
+            same = x->d_type == DT_DIR ? same_folder(in_a.s, in_b.s) : same_file(in_a.s, in_b.s);
+        }
     if (d)
         closedir(d);
     return same;
