@@ -51,7 +51,7 @@ open(sys.argv[3] + "/model.safetensors", "wb").write(struct.pack("<Q", len(h)) +
 open(sys.argv[3] + "/config.json", "w").write(open(sys.argv[2] + "/config.json").read())
 PY
 
-for dir in "$models"/*/ "$FIXTURES/experts/hf/gptoss-f32/"; do
+for dir in "$models"/*/ "$FIXTURES"/experts/hf/*/; do
     m=$(basename "$dir") src=$dir/model
     digest=$("$BIN/reshard" digest "$src")
     chain=$src
@@ -93,14 +93,15 @@ mutation "the two norms behind a block swapped" gemma2-f32 \
 mutation "rows of the router shifted" qwen3moe-f32 \
     "k = 'model.layers.2.mlp.gate.weight'; d, s, b = t[k]; t[k] = (d, s, b[256:] + b[:256])" model.layers.2.mlp.gate.weight
 
-# refused WORDS MODEL CODE MESSAGE...
+# refused WORDS MODEL|FOLDER CODE MESSAGE...
 refused() {
     local what=$1 m=$2 code=$3
     shift 3
     rm -rf edited
-    "$python" tensors.py edit "$models/$m/model" edited "$code"
+    [ -d "$m" ] || m=$models/$m/model
+    "$python" tensors.py edit "$m" edited "$code"
     run reshard --tp 2 edited x
-    claim "$what is refused" [ $rc = 2 ]
+    claim "$what is refused in one line" [ "$rc/$(wc -l <<<"$err")" = 2/1 ]
     for words; do claim "$what: says $words" has "$err" "$words"; done
     claim "$what: nothing appears" [ ! -e x ]
 }
@@ -110,4 +111,22 @@ refused "one expert too many" mixtral-f32-sharded "t['$x.8.w2.weight'] = t['$x.7
 refused "a missing norm" gemma3-f32 "del t['model.layers.3.self_attn.q_norm.weight']" "has no model.layers.3.self_attn.q_norm.weight"
 refused "experts in a dense layer" qwen3moe-f32 "t['model.layers.1.mlp.gate.weight'] = t['model.layers.0.mlp.gate.weight']" "model.layers.1.mlp.gate.weight is not"
 refused "another shape" neox-f32 "k = '$q'; d, s, b = t[k]; t[k] = (d, [s[1], s[0]], b)" "$q is [128,384]" "says [384,128]"
+gpt=$FIXTURES/experts/hf/gptoss-f32/model deepseek=$FIXTURES/experts/hf/deepseek3-f32/model
+refused "a bias without its router" "$gpt" "del t['model.layers.1.mlp.router.weight']" "has no model.layers.1.mlp.router.weight"
+refused "a router without its bias" "$gpt" "del t['model.layers.1.mlp.router.bias']" "has no model.layers.1.mlp.router.bias"
+refused "a correction bias without its router" "$deepseek" "del t['model.layers.1.mlp.gate.weight']" "has no model.layers.1.mlp.gate.weight"
+refused "experts' biases of another number" "$gpt" "k = 'model.layers.0.mlp.experts.down_proj_bias'; d, s, b = t[k]; t[k] = (d, [s[0] - 1, s[1]], b[:(s[0] - 1) * s[1] * 4])" \
+    model.layers.0.mlp.experts.down_proj_bias
+
+# gpt-oss holds its experts [in][out]. Of a file that has them [out][in], one of the two matrices tells, also where the dims of the other agree.
+for n in 24 12 48; do                                                       # hidden 24: i = h, h = 2i, another
+    echo "{\"model_type\":\"gpt_oss\",\"hidden_size\":24,\"intermediate_size\":$n,\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":2,\"head_dim\":8,\"num_local_experts\":3,\"num_experts_per_tok\":2,\"vocab_size\":256,\"max_position_embeddings\":64}" >oss.json
+    yes "a line of text" | head -n 50 >oss.txt
+    rm -rf oss oss-hf
+    run ptrain --data oss.txt --model oss.json --steps 1 --lr 0 --seq-len 8 --global-batch 1 --out oss --threads 1
+    run reshard --format hf oss/step-1 oss-hf
+    claim "a gpt-oss of width $n is made" [ $rc = 0 ]
+    refused "every expert transposed, width $n" oss-hf "t.update({k: (d, [s[0], s[2], s[1]], b) for k, (d, s, b) in t.items() if k.endswith(('gate_up_proj', 'down_proj'))})" \
+        "model.layers.0.mlp.experts.$([ $n = 24 ] && echo gate_up_proj || echo down_proj) is [3,"
+done
 finish
