@@ -57,7 +57,7 @@ sent=$(sed -n 's/^cut d\/a.*text.* sent=\([0-9]*\).*/\1/p' log | awk '{ s += $1 
 claim "two ranks fetch the data once ($sent of $(wc -c <text), cut connections too)" [ "$sent" -le $((2 * $(wc -c <text))) ]
 run ptok prepare --tokenizer $at/ok/d "$at/ok/d/a%20text" --out far.bin
 far=$out
-run ptok prepare --tokenizer hf text --out near.bin
+run ptok prepare --tokenizer served/d text --out near.bin
 claim "a tokenizer and text by URL" [ $rc = 0 -a "$far" = "$out" ] && claim "give the same tokens" cmp near.bin far.bin
 chat='{"messages":[{"role":"user","content":"hi"}]}'
 echo '{{ messages[0].content }}!' >served/d/chat_template.jinja
