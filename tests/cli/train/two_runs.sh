@@ -14,7 +14,8 @@ begin() {
 }
 until_true() { for _ in {1..1500}; do "$@" && return 0; sleep 0.02; done; return 1; }
 ranks_of() { pgrep -f -- "--out $TMP/out " | while read -r p; do grep -qz OMPI_COMM_WORLD_RANK "/proc/$p/environ" 2>/dev/null && echo "$p"; done; }
-none_lives() { local p; for p in "$@"; do kill -0 "$p" 2>/dev/null && return 1; done; return 0; }
+# one that has ended and that its stopped parent has not waited for (Z) does not live
+none_lives() { local p; for p in "$@"; do [[ $(ps -o stat= -p "$p") == [!Z]* ]] && return 1; done; return 0; }
 waits() { grep -q "has not ended: waiting for it" "$TMP/second.err"; }
 
 # ---- a second run ----
