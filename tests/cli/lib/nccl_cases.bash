@@ -21,7 +21,7 @@ fault() {
     claim "$what: it ends, not well" [ $rc -ne 0 -a $rc -ne 124 ]
     claim "$what: within $limit s" [ $((EPOCHSECONDS - began)) -le "$limit" ]
     claim "$what: says $line" has "$err" "$line"
-    claim "$what: one line" [ "$(grep -vc 'goes between ranks\|^ptrain: step [0-9]*/' "$TMP/.err")" = 1 ]
+    claim "$what: one line" [ "$(grep -vc "$ptrain_usual"'\|goes between ranks' "$TMP/.err")" = 1 ]
     claim "$what: no checkpoint" [ ! -e "$TMP/faulty/step-3" ]
     claim "$what: no process is left" no_process_left "$TMP/faulty"
 }

@@ -44,7 +44,7 @@ portable "bf16: portable C" --tp 2
 common+=(--balance sequence --balance-rate 0.1 --z-loss 0.01)
 reference
 same "with the router's losses" --tp 2 --ep 4 --ranks 4 --zero 1 --micro-batch 2
-claim "the log has the load of every layer with experts" grep -q '"expert_load":\[[0-9.]*\]}' "$TMP/layout.jsonl"
+claim "the log has the load of every layer with experts" grep -q '"expert_load":\[[0-9.]*\],' "$TMP/layout.jsonl"
 
 # --expert-leaf: several sequences a leaf, which belong to several dp ranks with ep
 family "$TMP/model.json" mixtral

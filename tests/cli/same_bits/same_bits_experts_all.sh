@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # all long
-# same_bits_experts_all.sh - every router at layouts in which every pair of values of two dimensions occurs: tp, ep, dp, ZeRO, pp and
+# same_bits_experts_all.sh - routers at many layouts: tp, ep, dp, ZeRO, pp and
 # schedules, sp, micro-batch, recompute, overlap, threads, dtype.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 5 60000 >"$TMP/text"
