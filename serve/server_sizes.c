@@ -42,9 +42,9 @@ int64_t server_kv_bytes(const struct server *s)
 }
 
 /* Sets *bytes to what keys and values of all ranks together may take: half of the machine's free memory after
- * the weights; of GPUs, which other programs are not expected to use, four fifths. The rank with the least
- * counts for all, because pages are cut alike. weights: bytes of all ranks together. Collective. */
-static int find_kv_memory(struct server *s, int64_t weights, int64_t *bytes, struct err *e)
+ * the rest; of GPUs, which other programs are not expected to use, four fifths. The rank with the least
+ * counts for all, because pages are cut alike. rest: bytes of all ranks together. Collective. */
+static int find_kv_memory(struct server *s, int64_t rest, int64_t *bytes, struct err *e)
 {
     const int n = comm_size(s->mesh.all);
     const int64_t none[MEM_CATS] = { 0 };
@@ -58,7 +58,7 @@ static int find_kv_memory(struct server *s, int64_t weights, int64_t *bytes, str
         least = share < least ? share : least;
     }
     if (rc >= 0)
-        *bytes = place[0].is_gpu ? (least * n - weights) / 5 * 4 : (least * n - weights) / 2;
+        *bytes = place[0].is_gpu ? (least * n - rest) / 5 * 4 : (least * n - rest) / 2;
     free(place);
     return rc;
 }
@@ -68,8 +68,8 @@ struct layout server_layout(const struct server *s)
     return (struct layout){ .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = (int)s->o.ep };
 }
 
-/* Bytes of a step's buffers. m: from model_shape(). */
-static int64_t work_bytes(const struct server *s, struct model *m)
+/* Bytes of a step's buffers at contexts of ctx tokens. m: from model_shape(). */
+static int64_t work_bytes(const struct server *s, struct model *m, int64_t ctx)
 {
     int64_t rows = engine_max_rows(&s->size);
     struct forward_work none;
@@ -77,7 +77,27 @@ static int64_t work_bytes(const struct server *s, struct model *m)
 
     m->tp = s->tp; /* borrowed: its size is asked for */
     forward_work_carve(m, &a, rows, s->size.max_wants, &none);
-    return (int64_t)(a.used + model_tables_measure(m, rows, s->service.ctx));
+    return (int64_t)(a.used + model_tables_measure(m, rows, ctx));
+}
+
+/* Bytes that all ranks hold besides keys and values: weights, and a step's buffers at the longest context
+ * that may be chosen. Negative: an error. */
+static int64_t rest_bytes(const struct server *s, struct err *e)
+{
+    const struct model_config *c = &s->loaded.cfg;
+    const struct layout lay = server_layout(s);
+    struct model m;
+    int64_t weights = weight_bytes(c, server_dtype(s), e);
+    int rc;
+
+    if (weights < 0)
+        return weights;
+    rc = model_shape(&m, c, &lay, layout_at(&lay, comm_rank(s->tp)), server_dtype(s), s->o.numerics, e);
+    if (rc < 0)
+        return rc;
+    int64_t work = work_bytes(s, &m, s->o.ctx && s->o.ctx < c->max_pos ? s->o.ctx : c->max_pos);
+    model_close(&m);
+    return (weights + work * s->o.tp) * s->o.replicas;
 }
 
 /* What a rank will hold: weights and packs, keys and values, a step's buffers; what reading the weights needs
@@ -91,7 +111,7 @@ static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct 
                          s->o.numerics, e);
     if (rc < 0)
         return rc;
-    int64_t kv = server_kv_bytes(s) / s->o.tp, work = work_bytes(s, &m);
+    int64_t kv = server_kv_bytes(s) / s->o.tp, work = work_bytes(s, &m, s->service.ctx);
     bytes[MEM_PARAMS] = (int64_t)resident_measure(&m, &reading);
     bytes[MEM_KV] = kv;
     bytes[MEM_WORK] = (int64_t)reading > kv + work ? (int64_t)reading - kv : work;
@@ -152,6 +172,18 @@ static int choose_context(struct server *s, struct kv_sizing *w, struct err *e)
     return 0;
 }
 
+/* How many rows a step has, from the options. */
+static void set_rows(struct server *s)
+{
+    int64_t logit_rows = LOGITS_BYTES / (s->loaded.cfg.vocab * (int64_t)sizeof(float));
+
+    logit_rows = logit_rows < 1 ? 1 : logit_rows;
+    s->size.max_seqs = (int)s->o.max_batch;
+    s->size.chunk = s->o.prefill_chunk;
+    s->size.prefix_cache = !s->o.prefix_cache; /* the option's index: on, off */
+    s->size.max_wants = s->size.max_seqs + (logit_rows < s->size.chunk ? logit_rows : s->size.chunk);
+}
+
 /* Rank 0 alone: free memory may be different elsewhere. kv_bytes: of all replicas. */
 static int decide_sizes(struct server *s, int64_t kv_bytes, struct err *e)
 {
@@ -172,12 +204,6 @@ static int decide_sizes(struct server *s, int64_t kv_bytes, struct err *e)
     if (rc < 0)
         return rc;
 
-    int64_t logit_rows = LOGITS_BYTES / (c->vocab * (int64_t)sizeof(float));
-    logit_rows = logit_rows < 1 ? 1 : logit_rows;
-    s->size.max_seqs = (int)s->o.max_batch;
-    s->size.chunk = s->o.prefill_chunk;
-    s->size.prefix_cache = !s->o.prefix_cache; /* the option's index: on, off */
-    s->size.max_wants = s->size.max_seqs + (logit_rows < s->size.chunk ? logit_rows : s->size.chunk);
     rc = kv_count_pages(&w, n_pages, e);
     for (int g = 0; g < PAGE_GROUPS; g++)
         s->size.pool[g] = (struct kv_pool){ n_pages[g], w.group[g].window };
@@ -186,10 +212,12 @@ static int decide_sizes(struct server *s, int64_t kv_bytes, struct err *e)
 
 int server_share_sizes(struct server *s, struct err *e)
 {
-    int64_t ctx, kv_bytes, weights = weight_bytes(&s->loaded.cfg, server_dtype(s), e);
+    int64_t ctx, kv_bytes, rest;
     int rc;
-    TRY(comm_agree(s->mesh.all, weights < 0 ? (int)weights : 0, e));
-    TRY(find_kv_memory(s, weights * s->o.replicas, &kv_bytes, e));
+    set_rows(s);
+    rest = rest_bytes(s, e);
+    TRY(comm_agree(s->mesh.all, rest < 0 ? (int)rest : 0, e));
+    TRY(find_kv_memory(s, rest, &kv_bytes, e));
 
     rc = server_is_first(s) ? decide_sizes(s, kv_bytes, e) : 0;
     TRY(comm_agree(s->mesh.all, rc, e));

@@ -53,11 +53,11 @@ for ask in "--temperature 1 --seed 3" "--prefill-chunk 7 --temperature 0"; do
     claim "$device device: pserve $ask says what it says on the CPU" [ "$rc$out" = "0$cpu" ]
 done
 if [ "$device" = fake ]; then      # of memory that is known: pages for keys are counted by the GPU's, which ranks may share
-    export SHARDLINE_FAKE_ROOM=20000000
+    export SHARDLINE_FAKE_ROOM=60000000
     pages() { SHARDLINE_FAKE_GPUS=$1 run pserve "$TMP/bytes/step-1" --once a --max-tokens 1 --device cuda --verbose --tp "$2"; sed -n 's/.* \([0-9]*\) pages of.*/\1/p' "$TMP/.err"; }
     one=$(pages 1 1) two=$(pages 1 2) apart=$(pages 2 2)
-    claim "pages fit the GPU's memory" [ "${one:-0}" -gt 0 -a $((${one:-0} * 196608)) -lt 16000000 ]
-    claim "two ranks that share a GPU have as many" [ "$two" = "$one" ]
+    claim "pages fit the GPU's memory" [ "${one:-0}" -gt 0 -a $((${one:-0} * 196608)) -lt 56000000 ]
+    claim "two ranks that share a GPU have fewer: each has a step's buffers" [ "${two:-0}" -gt 0 -a "${two:-0}" -lt "${one:-0}" ]
     claim "two GPUs have room for twice as many and the weights once" [ "${apart:-0}" -gt $((2 * ${one:-0})) ]
     SHARDLINE_FAKE_ROOM=1000000 run pserve "$TMP/bytes/step-1" --once a --max-tokens 1 --device cuda
     claim "a GPU that is too small is refused" [ $rc = 1 ]
