@@ -188,7 +188,7 @@ struct stop_request {
 static void take_signal(struct stop_request *q, const siginfo_t *sig, pid_t mpirun, int64_t now, int exited,
                         int waits)
 {
-    const int by_hand = sig->si_code == SI_KERNEL; /* a terminal's Ctrl-C, which nobody sends twice */
+    const int by_hand = sig->si_code == SI_KERNEL; /* the terminal sent it (Ctrl-C), no process */
     if (!q->since_ns || sig->si_signo == SIGUSR1)
         q->due = 1;
     else if ((by_hand || now - q->since_ns > SECOND_NS) && (!exited || waits))

@@ -157,7 +157,7 @@ static void take_signal(struct watch *w, int64_t now)
     if (read(w->fd[FD_SIGNAL].fd, &info, sizeof info) != sizeof info || atomic_load(&w->board->failed))
         return;
     int sig = info.ssi_signo == SIGUSR1 ? SIGTERM : (int)info.ssi_signo, none = 0;
-    int by_hand = info.ssi_code == SI_KERNEL; /* a terminal's Ctrl-C, which nobody sends twice */
+    int by_hand = info.ssi_code == SI_KERNEL; /* the terminal sent it (Ctrl-C), no process */
     if (w->signal_ns && (by_hand || now - w->signal_ns > AGAIN_NS))
         _exit(128 + sig); /* the second request: end at once */
     if (!w->signal_ns)

@@ -105,7 +105,8 @@ static void count_home_rows(const struct arrivals *a, const struct routing *home
     }
 }
 
-/* Adds to rows[rank] what comes to each rank of sequence `leaf` % n_seq of dp rank `leaf` / n_seq. */
+/* Counts the routed rows of one leaf: sequence `leaf` % n_seq of dp rank `leaf` / n_seq. Adds to rows[rank]
+ * those that the rank's experts compute. */
 static void count_leaf(const struct arrivals *a, int leaf, int64_t *rows)
 {
     int first = leaf / a->n_seq * a->tp, begin = leaf % a->n_seq * a->parts;

@@ -49,9 +49,9 @@ struct arrivals {
 
 /* The most rows that can come to a rank of the group: every token chooses experts of this rank alone. */
 int64_t arrivals_worst(const struct arrivals *a, int rank);
-/* What comes to it when all experts are chosen alike. */
+/* The rows that come to the rank when all experts are chosen equally often. */
 int64_t arrivals_even(const struct arrivals *a, int rank);
-/* The most rows that a.joined sequences can bring to it. */
+/* The most rows that a->joined sequences can bring to the rank. */
 int64_t arrivals_least(const struct arrivals *a, int rank);
 /* The rows that a rank has memory for: `buffer` times an even load, at least the worst case of one leaf, at
  * most that of all. */

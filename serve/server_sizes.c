@@ -80,19 +80,26 @@ static int64_t work_bytes(const struct server *s, struct model *m, int64_t ctx)
     return (int64_t)(a.used + model_tables_measure(m, rows, ctx));
 }
 
+/* The shape of this rank's part of the model; the caller closes m. */
+static int shape_rank(const struct server *s, struct model *m, struct err *e)
+{
+    const struct layout lay = server_layout(s);
+    return model_shape(m, &s->loaded.cfg, &lay, layout_at(&lay, comm_rank(s->tp)), server_dtype(s),
+                       s->o.numerics, e);
+}
+
 /* Bytes that all ranks hold besides keys and values: weights, and a step's buffers at the longest context
  * that may be chosen. Negative: an error. */
 static int64_t rest_bytes(const struct server *s, struct err *e)
 {
     const struct model_config *c = &s->loaded.cfg;
-    const struct layout lay = server_layout(s);
     struct model m;
     int64_t weights = weight_bytes(c, server_dtype(s), e);
     int rc;
 
     if (weights < 0)
         return weights;
-    rc = model_shape(&m, c, &lay, layout_at(&lay, comm_rank(s->tp)), server_dtype(s), s->o.numerics, e);
+    rc = shape_rank(s, &m, e);
     if (rc < 0)
         return rc;
     int64_t work = work_bytes(s, &m, s->o.ctx && s->o.ctx < c->max_pos ? s->o.ctx : c->max_pos);
@@ -104,11 +111,9 @@ static int64_t rest_bytes(const struct server *s, struct err *e)
  * besides is free again when the latter two are taken. */
 static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct err *e)
 {
-    const struct layout lay = server_layout(s);
     struct model m;
     size_t reading;
-    int rc = model_shape(&m, &s->loaded.cfg, &lay, layout_at(&lay, comm_rank(s->tp)), server_dtype(s),
-                         s->o.numerics, e);
+    int rc = shape_rank(s, &m, e);
     if (rc < 0)
         return rc;
     int64_t kv = server_kv_bytes(s) / s->o.tp, work = work_bytes(s, &m, s->service.ctx);

@@ -7,9 +7,9 @@
 
 /* ---- the words of other tools ---- */
 
-/* What Megatron-LM, DeepSpeed, torchrun, transformers, vLLM, llama.cpp and Slurm call a thing (with dashes,
- * not underscores), and what it is here: an option, of which the program must have one of that name, or
- * advice. A name may have several rows; the first whose option the program has wins. */
+/* Option names of Megatron-LM, DeepSpeed, torchrun, transformers, vLLM, llama.cpp and Slurm (with dashes, not
+ * underscores), the option here that does the same, and advice where there is more to say. A name may have
+ * several rows: the first row counts whose option the program has. */
 static const struct {
     const char *theirs, *option, *advice;
 } other_tools[] = {

@@ -1,5 +1,5 @@
 /* format_counts_test.c - counts of experts in the state of a native checkpoint: they come back, the state's
- * digest covers them, and a checkpoint without them is what it was. */
+ * digest covers them, and a checkpoint without them keeps its bytes. */
 #include "base/jx.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"

@@ -543,20 +543,26 @@ TEST(pages_in_the_cache_are_given_up_oldest_and_last_first)
     sched_close(&s);
 }
 
+/* Opens s with two sequences of 500 tokens: prompts of 300, all different. */
+static void open_with_two(struct sched *s, const struct sched_limits *lim, struct token_seq *t)
+{
+    struct err e;
+    CHECK_INT(sched_open(s, lim, &e), 0);
+    CHECK_INT(sched_open_prefix(s, ids_of, &e), 0);
+    for (int i = 0; i < 2; i++) {
+        count_up(&t[i], 0, 10000 * i);
+        add_seq(s, &t[i], NULL, 300, 200, 299);
+    }
+}
+
 TEST(pages_behind_the_window_are_given_back)
 {
     static struct token_seq t[4];
     static struct memory m;
     struct sched s;
-    struct err e;
     struct sched_limits lim = { 4, 64, 64, { { 5, 100 } } }; /* a sequence of 512 would need 8 pages */
     CHECK_INT(kv_pages_most(512, 100, 64), 4);
-    CHECK_INT(sched_open(&s, &lim, &e), 0);
-    CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
-    for (int i = 0; i < 2; i++) {
-        count_up(&t[i], 0, 10000 * i);
-        add_seq(&s, &t[i], NULL, 300, 200, 299);
-    }
+    open_with_two(&s, &lim, t);
     for (int64_t k = 0; !sched_idle(&s) && k < 5000; k++) {
         run_and_check(&s, &m);
         for (int i = 0; i < 2; i++)
@@ -572,14 +578,8 @@ TEST(only_layers_with_a_window_give_pages_back_behind_it)
     static struct token_seq t[2];
     static struct memory m;
     struct sched s;
-    struct err e;
     struct sched_limits lim = { 4, 64, 64, { { 16, 0 }, { 5, 100 } } };
-    CHECK_INT(sched_open(&s, &lim, &e), 0);
-    CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
-    for (int i = 0; i < 2; i++) {
-        count_up(&t[i], 0, 10000 * i);
-        add_seq(&s, &t[i], NULL, 300, 200, 299);
-    }
+    open_with_two(&s, &lim, t);
     for (int64_t k = 0; !sched_idle(&s) && k < 5000; k++) {
         run_and_check(&s, &m);
         for (int i = 0; i < 2; i++) {
