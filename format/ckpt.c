@@ -9,6 +9,7 @@
 #include "base/tmp_folder.h"
 #include "format/fmt.h"
 #include "format/remote_list.h"
+#include "format/hf/fused_experts.h"
 #include "store/store.h"
 
 static int is_url(const char *path)
@@ -80,6 +81,8 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
         rc = open_driver(c, e);
     if (rc >= 0 && strcmp(c->driver, "native"))
         rc = fmt_base_names(c, e);
+    if (rc >= 0 && strcmp(c->driver, "native"))
+        rc = fused_experts_split(c, e);
     if (rc >= 0)
         rc = fmt_find_gaps(c, e);
     if (rc < 0) {

@@ -9,10 +9,16 @@
 #include "format/ckpt_write.h"
 
 struct hf_write;
-/* Creates the files in the folder dir. t: n tensors, borrowed until the end. shard_bytes: the most data in
- * one file; a larger tensor has a file of its own. */
+struct hf_write_opts {
+    int64_t shard_bytes; /* the most data in one file; a larger tensor has a file of its own */
+    /* The model's config.json: the experts of a layer are written as two tensors, mlp.experts.gate_up_proj
+     * [E, 2 I, H] and mlp.experts.down_proj [E, H, I] (transformers 5). NULL: every tensor as it is. */
+    const char *fuse_config;
+};
+/* Creates the files in the folder dir. t: n tensors, borrowed until the end. how: borrowed during the call.
+ * ERR_USAGE: fuse_config names a family without that form. ERR_CONFIG: experts that do not fit together. */
 int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ckpt_tensor *t,
-                  int64_t shard_bytes, struct err *e);
+                  const struct hf_write_opts *how, struct err *e);
 /* Writes the next n_elements of tensor i, in its row-major order. Different tensors may be written from
  * different threads. */
 int hf_write_put(struct hf_write *w, int i, const void *data, int64_t n_elements, struct err *e);

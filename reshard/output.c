@@ -145,8 +145,12 @@ static int list_tensors(struct output *o, struct err *e)
 
 static int open_hf(struct output *o, const char *tmp, struct err *e)
 {
+    const struct request *req = o->p->req;
+    struct hf_write_opts how = { .shard_bytes = req->shard_bytes };
     int rc = list_tensors(o, e);
-    return rc < 0 ? rc : hf_write_open(&o->hf, tmp, o->p->n, o->list, o->p->req->shard_bytes, e);
+    if (req->fuse_experts)
+        how.fuse_config = o->p->config ? o->p->config : "";
+    return rc < 0 ? rc : hf_write_open(&o->hf, tmp, o->p->n, o->list, &how, e);
 }
 
 static int put_hf(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n,

@@ -27,6 +27,7 @@ struct request {
     int level;                         /* of the codec */
     const char *config_path;           /* instead of SRC's config.json; or NULL */
     int64_t shard_bytes;               /* Hugging Face: most data in one file */
+    int fuse_experts;                  /* Hugging Face: a layer's experts as two tensors */
     const volatile sig_atomic_t *stop; /* set by a signal; or NULL */
     struct trace *trace;               /* of every thread, tensor by tensor; or NULL */
     const struct procs *procs;         /* the processes that share the work; NULL: this one alone */

@@ -18,7 +18,7 @@
 
 struct options {
     int64_t tp, pp, dp, ep, zero, threads, ranks, shard_size;
-    int format, dtype, weights_only, device;
+    int format, dtype, experts, weights_only, device;
     const char *config, *compress, *trace;
     int json, tensors, quick, stats;
     char **argv;
@@ -27,6 +27,7 @@ struct options {
 #define AT(member) offsetof(struct options, member)
 
 enum { DEVICE_CPU, DEVICE_CUDA };
+enum { EXPERTS_EACH, EXPERTS_FUSED };
 static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
 
 /* clang-format off */
@@ -59,6 +60,8 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
       "config.json to use instead of SRC's", 0, 0, 0 }, \
     { OPT_SIZE,   "shard-size",   AT(shard_size),   "0",      "SIZE", \
       "hf: most data in one file (0: 5 GB)", 0, 1e18, 0 }, \
+    { OPT_CHOICE, "experts",      AT(experts),      "each",   "each|fused", \
+      "hf: a tensor an expert, or a layer's experts in one as transformers 5 holds them", 0, 0, 0 }, \
     { OPT_TEXT,   "compress",     AT(compress),     "none",   "zstd[:LEVEL]|zstd-planes[:LEVEL]", \
       "native: zstd, level 1 to 19 (1): `zstd -d` restores the plain files; zstd-planes, 0 to 19 (0): " \
       "smaller and faster for floats", 0, 0, 0, "none|zstd|zstd-planes" }, \
@@ -176,6 +179,7 @@ static int make_request(struct request *r, const struct options *o, const char *
                            .n_threads = threads_of(o, 1),
                            .config_path = o->config,
                            .shard_bytes = o->shard_size ? o->shard_size : 5000000000,
+                           .fuse_experts = o->experts == EXPERTS_FUSED,
                            .stop = &stop };
 
     int rc = parse_compress(o->compress, r, e);
@@ -186,6 +190,9 @@ static int make_request(struct request *r, const struct options *o, const char *
     if (o->shard_size && o->format != TARGET_HF)
         return err_set(e, ERR_USAGE,
                        "--shard-size is for --format hf: the files of others follow the layout");
+    if (r->fuse_experts && o->format != TARGET_HF)
+        return err_set(e, ERR_USAGE,
+                       "--experts fused is for --format hf: other formats have a tensor an expert");
     if (o->format == TARGET_MEGATRON)
         return err_set(e, ERR_USAGE,
                        "--format megatron-dist: writing it is not built yet: use native, hf, dcp or "

@@ -8,22 +8,32 @@
 #include "base/io.h"
 #include "format/fmt.h"
 #include "format/small_files.h"
+#include "format/hf/fused_experts.h"
 #include "format/hf/safetensors.h"
 
 struct shard {
     char name[48], *path;
-    int fd, first, n;
-    int64_t bytes;
+    int fd, first, n; /* of the stored tensors */
 };
-struct place {
+/* A tensor as a file holds it: one that the caller gives, or a fused one of many. */
+struct stored {
+    char *name;
+    struct ckpt_tensor t;
+    int n_parts; /* tensors of the caller in it */
     int shard;
+    int64_t offset, bytes;
+};
+/* Where a tensor of the caller lies in its stored one. */
+struct place {
+    int stored;
     int64_t offset, bytes, done;
 };
 struct hf_write {
     char *dir;
-    int n, n_shards;
+    int n, n_stored, n_shards;
     const struct ckpt_tensor *t;
     struct place *place;
+    struct stored *stored;
     struct shard *shard;
 };
 
@@ -33,22 +43,104 @@ static int64_t tensor_bytes(const struct ckpt_tensor *t)
     return stored_bytes(t->dtype, box_count(&b));
 }
 
+/* ---- what the files hold ---- */
+
+/* The stored tensor of this name; a new one at the end where there is none yet. NULL: no memory. */
+static struct stored *stored_named(struct hf_write *w, const char *name)
+{
+    /* The parts of one fused tensor are near each other: names are sorted. */
+    for (int i = w->n_stored - 1; i >= 0; i--)
+        if (!strcmp(w->stored[i].name, name))
+            return &w->stored[i];
+    struct stored *s = &w->stored[w->n_stored];
+    s->name = strdup(name);
+    return s->name ? &w->stored[w->n_stored++] : NULL;
+}
+
+/* Puts tensor i, part of an expert, into its fused tensor. */
+static int fuse(struct hf_write *w, int i, const struct fused_place *at, struct err *e)
+{
+    const struct ckpt_tensor *t = &w->t[i];
+    int n_before = w->n_stored;
+    struct stored *s = stored_named(w, at->name);
+    if (!s)
+        return err_set(e, ERR_MEMORY, "no memory to write %d tensors", w->n);
+    if (w->n_stored > n_before) {
+        s->t = *t;
+        s->t.n_dims = 3;
+        s->t.shape[0] = 0;
+        s->t.shape[1] = t->shape[0] * at->n_parts;
+        s->t.shape[2] = t->shape[1];
+    }
+    if (t->n_dims != 2 || s->t.dtype != t->dtype || s->t.shape[1] != t->shape[0] * at->n_parts ||
+        s->t.shape[2] != t->shape[1])
+        return err_set(e, ERR_CONFIG,
+                       "%s has not the shape and dtype of the other experts: they cannot be "
+                       "fused",
+                       t->name);
+
+    int64_t index = (int64_t)at->expert * at->n_parts + at->part;
+    w->place[i].stored = (int)(s - w->stored);
+    w->place[i].offset = index * w->place[i].bytes;
+    s->n_parts++;
+    s->t.shape[0] = s->t.shape[0] > at->expert + 1 ? s->t.shape[0] : at->expert + 1;
+    return 0;
+}
+
+static int add_whole(struct hf_write *w, int i, const char *name, struct err *e)
+{
+    struct stored *s = &w->stored[w->n_stored];
+    if (!(s->name = strdup(name)))
+        return err_set(e, ERR_MEMORY, "no memory to write %d tensors", w->n);
+    s->t = w->t[i];
+    s->n_parts = 1;
+    w->place[i].stored = w->n_stored++;
+    return 0;
+}
+
+/* Every expert must be there: what no tensor fills would be zeros. */
+static int check_fused(const struct stored *s, int64_t n_parts, struct err *e)
+{
+    return s->n_parts == n_parts
+               ? 0
+               : err_set(e, ERR_CONFIG, "%s would have %d of %lld parts: is an expert missing", s->name,
+                         s->n_parts, (long long)n_parts);
+}
+
+static int list_stored(struct hf_write *w, const struct expert_form *form, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < w->n && rc >= 0; i++) {
+        struct fused_place at = { .expert = -1 };
+        w->place[i].bytes = tensor_bytes(&w->t[i]);
+        if (form && (rc = fused_experts_place(form, w->t[i].name, &at, e)) < 0)
+            return rc;
+        rc = at.expert >= 0 ? fuse(w, i, &at, e) : add_whole(w, i, form ? at.name : w->t[i].name, e);
+    }
+    for (int i = 0; i < w->n && rc >= 0; i++) {
+        struct stored *s = &w->stored[w->place[i].stored];
+        s->bytes = tensor_bytes(&s->t);
+        if (w->place[i].bytes)
+            rc = check_fused(s, s->bytes / w->place[i].bytes, e);
+    }
+    return rc;
+}
+
 /* Cuts the list into shards: a new one when the next tensor does not fit. */
 static void cut(struct hf_write *w, int64_t shard_bytes)
 {
     int64_t at = 0;
-    for (int i = 0; i < w->n; i++) {
-        struct place *p = &w->place[i];
-        p->bytes = tensor_bytes(&w->t[i]);
-        if (i == 0 || at + p->bytes > shard_bytes) {
+    for (int i = 0; i < w->n_stored; i++) {
+        struct stored *s = &w->stored[i];
+        if (i == 0 || at + s->bytes > shard_bytes) {
             w->shard[w->n_shards] = (struct shard){ .fd = -1, .first = i };
             w->n_shards++;
             at = 0;
         }
-        p->shard = w->n_shards - 1;
-        p->offset = at; /* in the data, for now */
-        at += p->bytes;
-        w->shard[p->shard].n++;
+        s->shard = w->n_shards - 1;
+        s->offset = at; /* in the data, for now */
+        at += s->bytes;
+        w->shard[s->shard].n++;
     }
     for (int s = 0; s < w->n_shards; s++) {
         if (w->n_shards == 1)
@@ -58,6 +150,8 @@ static void cut(struct hf_write *w, int64_t shard_bytes)
                      w->n_shards);
     }
 }
+
+/* ---- writing ---- */
 
 static int start_shard(struct hf_write *w, struct shard *s, struct err *e)
 {
@@ -71,18 +165,17 @@ static int start_shard(struct hf_write *w, struct shard *s, struct err *e)
         goto out;
     }
     for (int i = 0; i < s->n; i++) {
-        const struct ckpt_tensor *t = &w->t[s->first + i];
-        const struct place *p = &w->place[s->first + i];
-        entry[i] = (struct st_entry){ .name = (char *)t->name,
-                                      .dtype = t->dtype,
-                                      .n_dims = t->n_dims,
-                                      .begin = p->offset,
-                                      .end = p->offset + p->bytes };
-        memcpy(entry[i].shape, t->shape, sizeof t->shape);
+        const struct stored *q = &w->stored[s->first + i];
+        entry[i] = (struct st_entry){ .name = q->name,
+                                      .dtype = q->t.dtype,
+                                      .n_dims = q->t.n_dims,
+                                      .begin = q->offset,
+                                      .end = q->offset + q->bytes };
+        memcpy(entry[i].shape, q->t.shape, sizeof q->t.shape);
     }
     TRY(st_make(entry, s->n, &head, &n, e));
     for (int i = 0; i < s->n; i++)
-        w->place[s->first + i].offset += (int64_t)n;
+        w->stored[s->first + i].offset += (int64_t)n;
     TRY(s->fd = io_create(s->path, e));
     TRY(io_pwrite(s->fd, s->path, head, n, 0, e));
 out:
@@ -92,8 +185,13 @@ out:
 }
 
 int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ckpt_tensor *t,
-                  int64_t shard_bytes, struct err *e)
+                  const struct hf_write_opts *how, struct err *e)
 {
+    const struct expert_form *form = how->fuse_config ? expert_form_of(how->fuse_config) : NULL;
+    if (how->fuse_config && !form)
+        return err_set(e, ERR_USAGE,
+                       "--experts fused: config.json names no family whose experts have that form: leave it "
+                       "out");
     struct hf_write *w = calloc(1, sizeof *w);
     int rc = 0;
     if (!w)
@@ -102,12 +200,14 @@ int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ck
     w->t = t;
     w->dir = strdup(dir);
     w->place = calloc((size_t)n + 1, sizeof *w->place);
+    w->stored = calloc((size_t)n + 1, sizeof *w->stored);
     w->shard = calloc((size_t)n + 1, sizeof *w->shard);
-    if (!w->dir || !w->place || !w->shard) {
+    if (!w->dir || !w->place || !w->stored || !w->shard) {
         rc = err_set(e, ERR_MEMORY, "no memory to write %d tensors", n);
         goto out;
     }
-    cut(w, shard_bytes);
+    TRY(list_stored(w, form, e));
+    cut(w, how->shard_bytes);
     for (int s = 0; s < w->n_shards; s++)
         TRY(start_shard(w, &w->shard[s], e));
 out:
@@ -122,11 +222,12 @@ out:
 int hf_write_put(struct hf_write *w, int i, const void *data, int64_t n_elements, struct err *e)
 {
     struct place *p = &w->place[i];
-    struct shard *s = &w->shard[p->shard];
+    const struct stored *to = &w->stored[p->stored];
+    struct shard *s = &w->shard[to->shard];
     int64_t n = stored_bytes(w->t[i].dtype, n_elements);
     if (n > p->bytes - p->done)
         return err_set(e, ERR_INTERNAL, "more elements than %s has: please report it", w->t[i].name);
-    int rc = io_pwrite(s->fd, s->path, data, (size_t)n, p->offset + p->done, e);
+    int rc = io_pwrite(s->fd, s->path, data, (size_t)n, to->offset + p->offset + p->done, e);
     p->done += n;
     return rc < 0 ? rc : 0;
 }
@@ -135,16 +236,16 @@ static int write_index(const struct hf_write *w, struct err *e)
 {
     json_t *map = json_object();
     int64_t total = 0;
-    for (int i = 0; i < w->n; i++) {
-        json_object_set_new(map, w->t[i].name, json_string(w->shard[w->place[i].shard].name));
-        total += w->place[i].bytes;
+    for (int i = 0; i < w->n_stored; i++) {
+        json_object_set_new(map, w->stored[i].name, json_string(w->shard[w->stored[i].shard].name));
+        total += w->stored[i].bytes;
     }
     json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map",
                              map);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL,
          *path = io_join(w->dir, "model.safetensors.index.json");
     int rc = text && path ? io_write_file(path, text, strlen(text), e)
-                          : err_set(e, ERR_MEMORY, "no memory for the index of %d tensors", w->n);
+                          : err_set(e, ERR_MEMORY, "no memory for the index of %d tensors", w->n_stored);
     json_decref(root);
     free(text);
     free(path);
@@ -184,8 +285,11 @@ void hf_write_abort(struct hf_write *w)
         io_close(w->shard[s].fd);
         free(w->shard[s].path);
     }
+    for (int i = 0; i < w->n_stored; i++)
+        free(w->stored[i].name);
     free(w->dir);
     free(w->place);
+    free(w->stored);
     free(w->shard);
     free(w);
 }

@@ -150,7 +150,7 @@ static void write_hf(const char *dst, enum stored_dtype t, const unsigned char *
     struct hf_write *out;
     struct err e;
     CHECK_INT(ckpt_begin(dst, tmp, NULL, NULL, &e), 0);
-    CHECK_INT(hf_write_open(&out, tmp, 1, &w, 1 << 20, &e), 0);
+    CHECK_INT(hf_write_open(&out, tmp, 1, &w, &(struct hf_write_opts){ .shard_bytes = 1 << 20 }, &e), 0);
     CHECK_INT(hf_write_put(out, 0, data, COUNT, &e), 0);
     CHECK_INT(hf_write_seal(out, &meta, &e), 0);
     CHECK_INT(ckpt_reveal(tmp, dst, &e), 0);

@@ -1,0 +1,406 @@
+/* fused_experts.c - see fused_experts.h. */
+#include "format/hf/fused_experts.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "base/jx.h"
+
+#define EXPERTS_MAX (1 << 16)
+#define TENSORS_MAX (1 << 22)
+#define GATE_UP "mlp.experts.gate_up_proj"
+#define DOWN "mlp.experts.down_proj"
+#define ROUTER "mlp.gate.weight"
+
+/* ---- names ---- */
+
+struct expert_form {
+    const char *model_type;
+    const char *each;    /* in front of the number of an expert */
+    const char *part[3]; /* behind the number: gate, up, down */
+    const char *router;  /* where experts have tensors of their own */
+};
+#define QWEN_NAMES "mlp.experts.", { ".gate_proj.weight", ".up_proj.weight", ".down_proj.weight" }, ROUTER
+
+static const struct expert_form forms[] = {
+    { "mixtral",
+      "block_sparse_moe.experts.",
+      { ".w1.weight", ".w3.weight", ".w2.weight" },
+      "block_sparse_moe.gate.weight" },
+    { "qwen2_moe", QWEN_NAMES },
+    { "qwen3_moe", QWEN_NAMES },
+    { "deepseek_v3", QWEN_NAMES },
+};
+
+const struct expert_form *expert_form_of(const char *config)
+{
+    struct err ignored = { 0 };
+    const char *type = NULL;
+    const struct expert_form *found = NULL;
+    json_t *root = config ? jx_parse(config, strlen(config), FMT_CONFIG, &ignored) : NULL;
+
+    if (json_is_object(root) && jx_text(root, FMT_CONFIG, "model_type", &type, &ignored) == 1)
+        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+            if (!strcmp(forms[i].model_type, type))
+                found = &forms[i];
+    json_decref(root);
+    return found;
+}
+
+/* The length of what stands in front of `end` where the name ends with it as a word of its own; -1: it does
+ * not. */
+static int prefix_of(const char *name, const char *end)
+{
+    size_t n = strlen(name), m = strlen(end);
+    if (n < m || strcmp(name + n - m, end) || (n > m && name[n - m - 1] != '.'))
+        return -1;
+    return (int)(n - m);
+}
+
+/* Expert and part (0 gate, 1 up, 2 down) of a tensor of one expert; returns the length of what stands in
+ * front of form.each, or -1: it is none. */
+static int parse_expert(const struct expert_form *f, const char *name, int *expert, int *part)
+{
+    const char *at = strstr(name, f->each);
+    char *end;
+    if (!at || (at > name && at[-1] != '.') || at[strlen(f->each)] < '0' || at[strlen(f->each)] > '9')
+        return -1;
+    long n = strtol(at + strlen(f->each), &end, 10);
+    for (*part = 0; *part < 3; ++*part)
+        if (n < EXPERTS_MAX && !strcmp(end, f->part[*part])) {
+            *expert = (int)n;
+            return (int)(at - name);
+        }
+    return -1;
+}
+
+int fused_experts_place(const struct expert_form *f, const char *name, struct fused_place *out, struct err *e)
+{
+    int part = 0, prefix = parse_expert(f, name, &out->expert, &part), n;
+
+    if (prefix >= 0) {
+        out->part = part % 2;
+        out->n_parts = part == 2 ? 1 : 2;
+        n = snprintf(out->name, sizeof out->name, "%.*s%s", prefix, name, part == 2 ? DOWN : GATE_UP);
+    } else {
+        out->expert = -1;
+        prefix = prefix_of(name, f->router);
+        n = prefix >= 0 ? snprintf(out->name, sizeof out->name, "%.*s" ROUTER, prefix, name)
+                        : snprintf(out->name, sizeof out->name, "%s", name);
+    }
+    return n < (int)sizeof out->name
+               ? 0
+               : err_set(e, ERR_FORMAT, "%.40s…: a tensor's name has more than %d bytes", name, FMT_NAME_MAX);
+}
+
+/* ---- the fused tensors of a checkpoint ---- */
+
+/* The values of split tensor k of expert e lie in rows [k * rows, (k + 1) * rows) of index e. */
+struct fused {
+    int tensor, prefix;
+    int first, n_parts; /* parts of struct expert_form: [first, first + n_parts) */
+    int64_t rows;
+};
+
+/* What the checkpoint becomes. */
+struct split {
+    struct ckpt *c;
+    const struct expert_form *form;
+    int n_fused;
+    struct fused *fused; /* [n_fused] */
+    int *fused_of;       /* [c->n_tensors]: an index in fused, or -1 */
+    int n;
+    struct ckpt_tensor *tensor; /* names of fused ones are new */
+    int *first;                 /* [c->n_tensors]: the first new tensor of each */
+    int64_t n_pieces;
+    struct fmt_piece *piece;
+};
+
+static int shape_wrong(const struct ckpt *c, const struct ckpt_tensor *t, const struct ckpt_tensor *other,
+                       const char *why, struct err *e)
+{
+    char text[2][64];
+    const struct ckpt_tensor *both[] = { t, other };
+    for (int k = 0; k < 2; k++)
+        snprintf(text[k], sizeof text[k], "[%lld,%lld,%lld]", (long long)both[k]->shape[0],
+                 (long long)both[k]->shape[1], (long long)both[k]->shape[2]);
+    return err_set(e, ERR_CONFIG,
+                   "%s: %s%s is %s and down_proj %s, which are [experts, 2 I, H] and "
+                   "[experts, H, I] in this family: %s",
+                   c->path, ckpt_role_prefix[t->role], t->name, text[0], text[1], why);
+}
+
+/* Shapes of both tensors of a layer. Where one of them is square it alone shows nothing; the other one is not
+ * square then, and shows whether both are turned round. */
+static int check_pair(const struct ckpt *c, const struct ckpt_tensor *up, const struct ckpt_tensor *down,
+                      struct err *e)
+{
+    if (up->n_dims != 3 || down->n_dims != 3)
+        return err_set(e, ERR_FORMAT, "%s: %s has %d dimensions and down_proj %d: 3 and 3 are fused experts",
+                       c->path, up->name, up->n_dims, down->n_dims);
+    const int64_t *u = up->shape, *d = down->shape;
+    if (u[0] != d[0] || u[0] < 1 || u[0] > EXPERTS_MAX || up->dtype != down->dtype)
+        return shape_wrong(c, up, down, "are they of one save", e);
+    if (u[2] == d[1] && u[1] == 2 * d[2])
+        return 0;
+    if (u[1] == d[2] && u[2] == 2 * d[1])
+        return shape_wrong(c, up, down, "their matrices are [in][out], this family stores [out][in]", e);
+    return shape_wrong(c, up, down, "is one of them turned round", e);
+}
+
+static const struct ckpt_tensor *find_other(const struct ckpt *c, const struct ckpt_tensor *t, int prefix,
+                                            const char *end)
+{
+    char name[FMT_NAME_MAX + 32];
+    snprintf(name, sizeof name, "%.*s%s", prefix, t->name, end);
+    return fmt_find_tensor(c->tensor, c->n_tensors, t->role, name);
+}
+
+/* Fills *f where tensor i is fused: 1, or 0. */
+static int look_at(const struct ckpt *c, int i, struct fused *f, struct err *e)
+{
+    const struct ckpt_tensor *t = &c->tensor[i], *up = t, *down = t;
+    int gate_up = prefix_of(t->name, GATE_UP), prefix = gate_up >= 0 ? gate_up : prefix_of(t->name, DOWN);
+    if (prefix < 0)
+        return 0;
+
+    const struct ckpt_tensor *other = find_other(c, t, prefix, gate_up >= 0 ? DOWN : GATE_UP);
+    if (!other)
+        return err_set(e, ERR_FORMAT, "%s: has %s%s but not the layer's %s: is a file missing", c->path,
+                       ckpt_role_prefix[t->role], t->name, gate_up >= 0 ? "down_proj" : "gate_up_proj");
+    *(gate_up >= 0 ? &down : &up) = other;
+    int rc = check_pair(c, up, down, e);
+    if (rc < 0)
+        return rc;
+    if (stored_dtype_bits(t->dtype) < 8)
+        return err_set(e, ERR_FORMAT, "%s: %s is %s: fused experts of %d bits are not read", c->path, t->name,
+                       stored_dtype_name(t->dtype), stored_dtype_bits(t->dtype));
+    *f = gate_up >= 0 ? (struct fused){ i, prefix, 0, 2, t->shape[1] / 2 }
+                      : (struct fused){ i, prefix, 2, 1, t->shape[1] };
+    return 1;
+}
+
+/* Lists the fused tensors and counts what comes of all. */
+static int list_fused(struct split *s, struct err *e)
+{
+    struct ckpt *c = s->c;
+    for (int i = 0; i < c->n_tensors; i++) {
+        struct fused *f = &s->fused[s->n_fused];
+        int64_t n_pieces = c->first_piece[i + 1] - c->first_piece[i], parts;
+        int rc = look_at(c, i, f, e);
+        if (rc < 0)
+            return rc;
+        s->fused_of[i] = rc ? s->n_fused++ : -1;
+        s->first[i] = s->n;
+        parts = rc ? c->tensor[i].shape[0] * f->n_parts : 1;
+        if (parts > TENSORS_MAX - s->n)
+            return err_set(e, ERR_FORMAT, "%s: its fused experts are more than %d tensors", c->path,
+                           TENSORS_MAX);
+        s->n += (int)parts;
+        s->n_pieces += n_pieces * parts; /* at most */
+    }
+    return 0;
+}
+
+/* ---- new tables ---- */
+
+static int add_tensors(struct split *s, int i, struct err *e)
+{
+    const struct ckpt_tensor *t = &s->c->tensor[i];
+    struct ckpt_tensor *to = &s->tensor[s->first[i]];
+    if (s->fused_of[i] < 0) {
+        *to = *t;
+        return 0;
+    }
+
+    const struct fused *f = &s->fused[s->fused_of[i]];
+    for (int x = 0; x < (int)t->shape[0]; x++)
+        for (int k = 0; k < f->n_parts; k++, to++) {
+            size_t bytes = strlen(t->name) + 64;
+            char *name = malloc(bytes);
+            if (!name)
+                return err_set(e, ERR_MEMORY, "%s: no memory for the names of its experts", s->c->path);
+            snprintf(name, bytes, "%.*s%s%d%s", f->prefix, t->name, s->form->each, x,
+                     s->form->part[f->first + k]);
+            *to = *t;
+            to->name = name;
+            to->has_digest = 0;
+            to->n_dims = 2;
+            memset(to->shape, 0, sizeof to->shape);
+            to->shape[0] = f->rows;
+            to->shape[1] = t->shape[2];
+        }
+    return 0;
+}
+
+/* What part k of expert x has of a piece of its fused tensor. 0: nothing. */
+static int cut_piece(const struct fused *f, const struct fmt_piece *p, int64_t x, int k, int64_t size,
+                     struct fmt_piece *out)
+{
+    const int64_t *start = p->box.start, *extent = p->box.extent;
+    int64_t low = start[1] > k * f->rows ? start[1] : k * f->rows;
+    int64_t high = start[1] + extent[1] < (k + 1) * f->rows ? start[1] + extent[1] : (k + 1) * f->rows;
+    if (low >= high)
+        return 0;
+
+    *out = *p;
+    out->box = (struct box){ .n_dims = 2,
+                             .start = { low - k * f->rows, start[2] },
+                             .extent = { high - low, extent[2] } };
+    if (p->stride) {
+        int64_t skip = (x - start[0]) * p->stride[0] + (low - start[1]) * p->stride[1];
+        out->offset += skip * size;
+        out->stride = p->stride + 1;
+        out->hi = box_count(&out->box);
+        return 1;
+    }
+
+    /* The rows are neighbours in the piece's order: elements [first, first + n) of its box. */
+    int64_t first = ((x - start[0]) * extent[1] + low - start[1]) * extent[2], n = box_count(&out->box);
+    int64_t from = p->lo > first ? p->lo : first, to = p->hi < first + n ? p->hi : first + n;
+    out->lo = from - first;
+    out->hi = to - first;
+    out->offset += (from - p->lo) * size;
+    return from < to;
+}
+
+static void add_pieces(struct split *s, int i)
+{
+    const struct ckpt *c = s->c;
+    const struct fused *f = s->fused_of[i] < 0 ? NULL : &s->fused[s->fused_of[i]];
+    int64_t size = stored_bytes(c->tensor[i].dtype, 1);
+
+    for (int64_t q = c->first_piece[i]; q < c->first_piece[i + 1]; q++) {
+        const struct fmt_piece *p = &c->piece[q];
+        if (!f) {
+            s->piece[s->n_pieces] = *p;
+            s->piece[s->n_pieces++].tensor = s->first[i];
+            continue;
+        }
+        for (int64_t x = p->box.start[0]; x < p->box.start[0] + p->box.extent[0]; x++)
+            for (int k = 0; k < f->n_parts; k++)
+                if (cut_piece(f, p, x, k, size, &s->piece[s->n_pieces]))
+                    s->piece[s->n_pieces++].tensor = s->first[i] + (int)x * f->n_parts + k;
+    }
+}
+
+/* Hands the new tables to the checkpoint. */
+static int take_tables(struct split *s, struct err *e)
+{
+    struct ckpt *c = s->c;
+    int64_t *first = calloc((size_t)s->n + 2, sizeof *first);
+    if (!first)
+        return err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", c->path, s->n);
+    for (int i = 0; i < c->n_tensors; i++)
+        if (s->fused_of[i] >= 0)
+            free((char *)c->tensor[i].name);
+    free(c->tensor);
+    free(c->piece);
+    free(c->first_piece);
+    c->tensor = s->tensor;
+    c->n_tensors = s->n;
+    c->piece = s->piece;
+    c->n_pieces = s->n_pieces;
+    c->first_piece = first;
+    s->tensor = NULL;
+    s->piece = NULL;
+
+    int rc = fmt_sort_names(c, e);
+    for (int i = 1; rc >= 0 && i < c->n_tensors; i++)
+        if (!fmt_compare_tensors(&c->tensor[i - 1], &c->tensor[i]))
+            return err_set(e, ERR_FORMAT, "%s: %s is there by itself and in a fused tensor: remove one",
+                           c->path, c->tensor[i].name);
+    return rc;
+}
+
+/* Of a split that did not succeed. */
+static void free_names(struct split *s)
+{
+    for (int i = 0; i < s->c->n_tensors; i++) {
+        int end = i + 1 < s->c->n_tensors ? s->first[i + 1] : s->n;
+        for (int k = s->first[i]; s->fused_of[i] >= 0 && k < end; k++)
+            free((char *)s->tensor[k].name);
+    }
+}
+
+static int make_tables(struct split *s, struct err *e)
+{
+    struct ckpt *c = s->c;
+    int rc = 0;
+    s->tensor = calloc((size_t)s->n + 1, sizeof *s->tensor);
+    s->piece = calloc((size_t)s->n_pieces + 1, sizeof *s->piece);
+    if (!s->tensor || !s->piece)
+        return err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", c->path, s->n);
+    s->n_pieces = 0;
+    for (int i = 0; i < c->n_tensors && rc >= 0; i++) {
+        rc = add_tensors(s, i, e);
+        add_pieces(s, i);
+    }
+    if (rc >= 0)
+        rc = take_tables(s, e);
+    if (s->tensor)
+        free_names(s);
+    return rc;
+}
+
+/* ---- the whole ---- */
+
+/* The router of the fused form has the name that most families give it. */
+static int rename_routers(struct ckpt *c, const struct expert_form *f, struct err *e)
+{
+    if (!strcmp(f->router, ROUTER))
+        return 0;
+    for (int i = 0; i < c->n_tensors; i++) {
+        struct ckpt_tensor *t = &c->tensor[i];
+        int prefix = prefix_of(t->name, ROUTER);
+        size_t bytes = strlen(t->name) + strlen(f->router) + 1;
+        char *name = prefix >= 0 ? malloc(bytes) : NULL;
+        if (prefix >= 0 && !name)
+            return err_set(e, ERR_MEMORY, "%s: no memory for the names of its routers", c->path);
+        if (!name)
+            continue;
+        snprintf(name, bytes, "%.*s%s", prefix, t->name, f->router);
+        free((char *)t->name);
+        t->name = name;
+    }
+    return 0;
+}
+
+/* The checkpoint's config.json, or the one that the caller gave instead. */
+static int find_form(struct ckpt *c, const struct expert_form **form, struct err *e)
+{
+    void *text = NULL;
+    size_t n = 0;
+    int rc = c->config_path ? io_read_file(c->config_path, FMT_EXTRA_MAX, &text, &n, e) : 0;
+    *form = expert_form_of(c->config_path ? text : c->config);
+    free(text);
+    return rc < 0 ? rc : 0;
+}
+
+int fused_experts_split(struct ckpt *c, struct err *e)
+{
+    struct split s = { .c = c };
+    int rc = find_form(c, &s.form, e), any = 0;
+    for (int i = 0; rc >= 0 && s.form && i < c->n_tensors && !any; i++)
+        any = prefix_of(c->tensor[i].name, GATE_UP) >= 0 || prefix_of(c->tensor[i].name, DOWN) >= 0;
+    if (rc < 0 || !any)
+        return rc;
+
+    s.fused = calloc((size_t)c->n_tensors + 1, sizeof *s.fused);
+    s.fused_of = calloc((size_t)c->n_tensors + 1, sizeof *s.fused_of);
+    s.first = calloc((size_t)c->n_tensors + 1, sizeof *s.first);
+    if (!s.fused || !s.fused_of || !s.first)
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", c->path, c->n_tensors);
+    TRY(rc);
+    TRY(list_fused(&s, e));
+    TRY(rename_routers(c, s.form, e));
+    TRY(make_tables(&s, e));
+out:
+    free(s.fused);
+    free(s.fused_of);
+    free(s.first);
+    free(s.tensor);
+    free(s.piece);
+    return rc < 0 ? rc : 0;
+}
