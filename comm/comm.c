@@ -241,57 +241,6 @@ int comm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
     COUNTED(c, COMM_SEND, bytes, transport_of(c, buf)->recv(c, buf, bytes, from, e));
 }
 
-static void copy_rows(const struct comm *c, char *to, const char *from, size_t bytes)
-{
-    if (c->w->dev)
-        dev_copy(c->w->dev, to, from, bytes);
-    else
-        memcpy(to, from, bytes);
-}
-
-/* Round i: to the rank i places on, from the rank i places before. A message is copied when it is sent, so no
- * rank waits for a rank that waits for it. */
-static int exchange_rows(struct comm *c, char *out, const int64_t *from, const char *in, const int64_t *to,
-                         size_t row_bytes, struct err *e)
-{
-    int rc = 0;
-    for (int i = 0; i < c->size; i++) {
-        int dst = (c->rank + i) % c->size, src = (c->rank - i + c->size) % c->size;
-        size_t in_at = 0, out_at = 0, sent = (size_t)to[dst] * row_bytes, got = (size_t)from[src] * row_bytes;
-        for (int r = 0; r < dst; r++)
-            in_at += (size_t)to[r] * row_bytes;
-        for (int r = 0; r < src; r++)
-            out_at += (size_t)from[r] * row_bytes;
-        if (i == 0) {
-            copy_rows(c, out + out_at, in + in_at, sent);
-            continue;
-        }
-        if (sent)
-            TRY(transport_of(c, in)->send(c, in + in_at, sent, dst, e));
-        if (got)
-            TRY(transport_of(c, out)->recv(c, out + out_at, got, src, e));
-    }
-out:
-    return rc < 0 ? rc : 0;
-}
-
-static int exchange(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
-                    size_t row_bytes, struct err *e)
-{
-    const struct transport *t = transport_of(c, in);
-    int rc = t->all_to_all_v ? t->all_to_all_v(c, out, from, in, to, row_bytes, e) : 1;
-    return rc == 1 ? exchange_rows(c, out, from, in, to, row_bytes, e) : rc;
-}
-
-int comm_all_to_all_v(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
-                      size_t row_bytes, struct err *e)
-{
-    int64_t rows = 0;
-    for (int r = 0; r < c->size; r++)
-        rows += r == c->rank ? 0 : to[r];
-    COUNTED(c, COMM_ALL_TO_ALL, rows * (int64_t)row_bytes, exchange(c, out, from, in, to, row_bytes, e));
-}
-
 /* ---- started and finished ---- */
 int comm_step_requests(struct world *w, struct err *e)
 {
@@ -311,7 +260,8 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
 {
     struct begun b = begin(c);
     int rc = world_check(c->w, e);
-    struct comm_request *q = rc < 0 ? NULL : malloc(sizeof *q), **last = &c->w->requests;
+    size_t counts = like.to ? (size_t)c->size * sizeof *like.to : 0;
+    struct comm_request *q = rc < 0 ? NULL : malloc(sizeof *q + 2 * counts), **last = &c->w->requests;
     *out = NULL;
     if (rc < 0)
         return rc;
@@ -322,6 +272,10 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
     }
 
     *q = like;
+    if (counts) { /* behind the request */
+        q->to = memcpy(q + 1, like.to, counts);
+        q->from = memcpy((char *)(q + 1) + counts, like.from, counts);
+    }
     q->c = c;
     q->done = !q->n;
     q->t = transport_of(c, q->in);
@@ -396,6 +350,21 @@ int comm_start_all_gather_shared(struct comm_request **out, struct comm *c, void
     return start(out, c, q, e);
 }
 
+int comm_start_all_to_all_v(struct comm_request **out, struct comm *c, void *to_rows, const int64_t *from,
+                            const void *in, const int64_t *to, size_t row_bytes, struct err *e)
+{
+    int64_t rows = rows_before(to, c->size) - to[c->rank];
+    struct comm_request q = { .op = COMM_ALL_TO_ALL,
+                              .bytes = rows * (int64_t)row_bytes,
+                              .what = CALL_ALL_TO_ALL,
+                              .out = to_rows,
+                              .in = in,
+                              .n = (int64_t)row_bytes,
+                              .to = to,
+                              .from = from };
+    return start(out, c, q, e);
+}
+
 int comm_progress(struct comm *c, struct err *e) { return enter(c->w, e); }
 
 int comm_finish(struct comm_request **out, struct err *e)
@@ -418,6 +387,14 @@ int comm_finish(struct comm_request **out, struct err *e)
     rc = done(c, q->op, q->bytes, b, rc, e);
     free(q);
     return rc;
+}
+
+int comm_all_to_all_v(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
+                      size_t row_bytes, struct err *e)
+{
+    struct comm_request *q;
+    int rc = comm_start_all_to_all_v(&q, c, out, from, in, to, row_bytes, e);
+    return rc < 0 ? rc : comm_finish(&q, e);
 }
 
 /* ---- made of the operations above ---- */

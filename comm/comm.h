@@ -179,7 +179,7 @@ int comm_gather_blobs(struct comm *c, const void *blob, size_t bytes, int root, 
 
 /* Moves rows of row_bytes between all ranks: in holds the rows for rank 0, then those for rank 1, …, to[r]
  * rows for rank r; out receives from[r] rows of rank r, in rank order. from[r] must be what rank r passes as
- * its to[this rank]. Pure movement, nothing is added. */
+ * its to[this rank]. row_bytes is the same on all ranks. Pure movement, nothing is added. */
 int comm_all_to_all_v(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
                       size_t row_bytes, struct err *e);
 
@@ -216,6 +216,10 @@ int comm_start_reduce_scatter(struct comm_request **q, struct comm *c, float *ou
 /* comm_all_gather. */
 int comm_start_all_gather(struct comm_request **q, struct comm *c, void *out, const void *in,
                           size_t bytes_each, struct err *e);
+
+/* comm_all_to_all_v. from and to are copied: they may change before comm_finish. */
+int comm_start_all_to_all_v(struct comm_request **q, struct comm *c, void *out, const int64_t *from,
+                            const void *in, const int64_t *to, size_t row_bytes, struct err *e);
 
 /* Work on gathered parts. run may be NULL; it makes no calls of this room. */
 struct comm_callback {

@@ -22,7 +22,8 @@ enum call {
     CALL_ALL_GATHER,
     CALL_GATHER,
     CALL_SLICES,
-    CALL_SHARED
+    CALL_SHARED,
+    CALL_ALL_TO_ALL
 };
 
 /* One transport. comm.c calls its operations with groups of 2 and more ranks, n and bytes > 0, in a world
@@ -51,9 +52,6 @@ struct transport {
     int (*all_reduce)(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e);
     int (*reduce_scatter)(struct comm *c, float *out, float *in, int64_t n_each, struct err *e);
     int (*all_gather)(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e);
-    /* comm_all_to_all_v. 1: not done, on all ranks; it goes by messages then. NULL: always by messages. */
-    int (*all_to_all_v)(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
-                        size_t row_bytes, struct err *e);
     int (*gather)(struct comm *c, const void *blob, const size_t *sizes, int root, char *out, struct err *e);
     int (*send)(struct comm *c, const void *buf, size_t bytes, int to, struct err *e);
     int (*recv)(struct comm *c, void *buf, size_t bytes, int from, struct err *e);
@@ -129,7 +127,10 @@ struct comm_request {
     int what;  /* enum call */
     void *out; /* all-reduce: the buffer, in and out */
     const void *in;
-    int64_t n; /* all-reduce: elements; reduce-scatter: elements of a slice; all-gathers: bytes of a part */
+    /* all-reduce: elements; reduce-scatter: elements of a slice; all-gathers: bytes of a part; all-to-all:
+     * bytes of a row */
+    int64_t n;
+    const int64_t *to, *from;         /* all-to-all: [size] rows to and from every rank, else NULL */
     struct comm_callback on_complete; /* of a gather into shared memory */
     uint64_t number;                  /* among the group's started operations, from 0 */
     int stage;                        /* the transport's own */
@@ -171,6 +172,15 @@ struct comm {
     uint64_t n_started;
     struct comm_count count[COMM_OPS];
 };
+
+/* Rows to or from ranks 0 … r - 1: where those of rank r begin. */
+static inline int64_t rows_before(const int64_t *rows, int r)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < r; i++)
+        sum += rows[i];
+    return sum;
+}
 
 /* A group of the given world ranks; owns member (malloc'd), also on failure. The transport's state is not
  * made yet. NULL: out of memory. */

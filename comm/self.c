@@ -123,8 +123,11 @@ static void self_shared_group(const struct comm *c, int *rank, int *size)
 static int self_start(struct comm_request *q, struct err *e)
 {
     (void)e;
-    if (q->what != CALL_REDUCE)
-        memmove(q->out, q->in, q->what == CALL_REDUCE_SCATTER ? (size_t)q->n * sizeof(float) : (size_t)q->n);
+    int64_t bytes = q->what == CALL_REDUCE_SCATTER ? q->n * (int64_t)sizeof(float)
+                    : q->what == CALL_ALL_TO_ALL   ? q->n * q->to[0]
+                                                   : q->n;
+    if (q->what != CALL_REDUCE && bytes)
+        memmove(q->out, q->in, (size_t)bytes);
     if (q->on_complete.run)
         q->on_complete.run(q->on_complete.arg);
     q->done = 1;

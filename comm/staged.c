@@ -99,6 +99,34 @@ int staged_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e
     return rc;
 }
 
+/* The group's own transport moves the rows from one part of the staging buffer to the other. */
+static int staged_all_to_all(struct comm_request *q, struct err *e)
+{
+    struct comm *c = q->c;
+    size_t sent = (size_t)(rows_before(q->to, c->size) * q->n);
+    size_t got = (size_t)(rows_before(q->from, c->size) * q->n);
+    char *h = c->size > 1 ? stage(c->w, sent + got + 1, e) : NULL;
+    if (c->size == 1 && sent)
+        dev_copy(c->w->dev, q->out, q->in, sent);
+    if (c->size == 1 || !h)
+        return c->size == 1 ? 0 : -e->code;
+
+    struct comm_request host = *q;
+    host.t = c->t;
+    host.number = c->n_started++;
+    host.in = h;
+    host.out = h + sent;
+    if (sent)
+        dev_read(c->w->dev, h, q->in, sent);
+    int rc = host.t->start(&host, e);
+    if (rc >= 0 && !host.done)
+        rc = host.t->finish(&host, e);
+    host.t->release(&host);
+    if (rc >= 0 && got)
+        dev_write(c->w->dev, q->out, h + sent, got);
+    return rc;
+}
+
 int staged_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e)
 {
     *out = dev_alloc(c->w->dev, cat, bytes);
@@ -122,7 +150,8 @@ void staged_shared_group(const struct comm *c, int *rank, int *size)
 /* ---- started operations for transports in which nothing advances by itself ---- */
 int immediate_start(struct comm_request *q, struct err *e)
 {
-    int rc = q->what == CALL_REDUCE ? q->t->all_reduce(q->c, SUM_TREE, q->out, q->n, e)
+    int rc = q->what == CALL_REDUCE       ? q->t->all_reduce(q->c, SUM_TREE, q->out, q->n, e)
+             : q->what == CALL_ALL_TO_ALL ? staged_all_to_all(q, e)
              : q->what == CALL_REDUCE_SCATTER
                  ? q->t->reduce_scatter(q->c, q->out, (float *)(uintptr_t)q->in, q->n, e)
                  : q->t->all_gather(q->c, q->out, q->in, (size_t)q->n, e);

@@ -27,10 +27,28 @@ static int is_gather(const struct comm_request *q)
     return q->what == CALL_ALL_GATHER || q->what == CALL_SHARED;
 }
 
+static int sums(const struct comm_request *q)
+{
+    return q->what == CALL_REDUCE || q->what == CALL_REDUCE_SCATTER;
+}
+
+/* Rows of the largest message of an all-to-all. */
+static int64_t most_rows(const struct comm_request *q)
+{
+    int64_t most = 0;
+    for (int r = 0; r < q->c->size; r++) {
+        most = q->to[r] > most ? q->to[r] : most;
+        most = q->from[r] > most ? q->from[r] : most;
+    }
+    return most;
+}
+
 /* Bytes of the largest message, to size the requests by. */
 static size_t most_bytes(const struct comm_request *q)
 {
     size_t n = (size_t)q->n;
+    if (q->what == CALL_ALL_TO_ALL)
+        return (size_t)most_rows(q) * n;
     return is_gather(q)                                    ? n
            : q->what == CALL_REDUCE_SCATTER || is_small(q) ? n * 4
                                                            : (size_t)mpi_slice_begin(q->n, q->c->size, 1) * 4;
@@ -80,6 +98,29 @@ static void scatter_slices(struct comm_request *q, char *buf, int equal)
     }
 }
 
+/* Sends the rows for every rank, and receives those from it. */
+static void exchange_rows(struct comm_request *q)
+{
+    char *in = (char *)(uintptr_t)q->in, *out = q->out;
+    for (int r = 0; r < q->c->size; r++) {
+        size_t sent = (size_t)(q->to[r] * q->n), got = (size_t)(q->from[r] * q->n);
+        if (r != q->c->rank) {
+            post(q, 0, out, got, r, KIND_STARTED);
+            post(q, 1, in, sent, r, KIND_STARTED);
+        }
+        in += sent;
+        out += got;
+    }
+}
+
+static void copy_own_rows(const struct comm_request *q)
+{
+    int me = q->c->rank;
+    if (q->to[me])
+        memcpy((char *)q->out + rows_before(q->from, me) * q->n,
+               (const char *)q->in + rows_before(q->to, me) * q->n, (size_t)(q->to[me] * q->n));
+}
+
 /* A gather into memory that several ranks of a machine share: the start does all of it, and waits until
  * on_complete has run on all ranks of this machine. */
 static int share_now(struct comm_request *q, struct err *e)
@@ -100,14 +141,16 @@ int mpi_start(struct comm_request *q, struct err *e)
     size_t most = most_bytes(q), size = (size_t)q->c->size;
     struct under_way *u = calloc(1, sizeof *u);
     if (u) {
-        u->req = calloc(2 * size * n_pieces(most), sizeof *u->req);
-        u->scratch = is_gather(q) ? NULL : malloc(size * most);
+        u->req = calloc(2 * size * n_pieces(most) + 1, sizeof *u->req);
+        u->scratch = sums(q) ? malloc(size * most) : NULL;
     }
     q->priv = u;
-    if (!u || !u->req || (!is_gather(q) && !u->scratch))
+    if (!u || !u->req || (sums(q) && !u->scratch))
         return err_set(e, ERR_MEMORY, "no memory for %zu bytes from the other ranks", size * most);
     if (is_gather(q))
         exchange(q, (char *)(uintptr_t)q->in, most, q->out, most, KIND_STARTED);
+    else if (q->what == CALL_ALL_TO_ALL)
+        exchange_rows(q);
     else if (q->what == CALL_REDUCE && is_small(q))
         exchange(q, q->out, most, u->scratch, most, KIND_STARTED);
     else
@@ -145,6 +188,8 @@ static void end(struct comm_request *q)
         mpi_sum_scratch(q->c, SUM_TREE, q->out, (float *)(uintptr_t)q->in + q->n * me, u->scratch, q->n);
     if (is_gather(q) && (char *)q->out + q->n * me != q->in)
         memmove((char *)q->out + q->n * me, q->in, (size_t)q->n);
+    if (q->what == CALL_ALL_TO_ALL)
+        copy_own_rows(q);
     if (q->on_complete.run)
         q->on_complete.run(q->on_complete.arg);
     q->done = 1;
@@ -162,12 +207,14 @@ static int must_wait(const struct comm_request *q)
 int mpi_step(struct comm_request *q, struct err *e)
 {
     struct under_way *u = q->priv;
+    struct world *w = q->c->w;
     int there = 0, two_stages = q->what == CALL_REDUCE && !is_small(q);
+    int n_status = !q->done && u->n_req <= 4 * w->at.size ? u->n_req : 0;
     if (q->done)
         return 0;
-    int rc = MPI_Testall(u->n_req, u->req, &there, MPI_STATUSES_IGNORE);
+    int rc = MPI_Testall(u->n_req, u->req, &there, n_status ? w->mpi->status : MPI_STATUSES_IGNORE);
     if (rc != MPI_SUCCESS)
-        return mpi_lost(q->c->w, rc, 0, e);
+        return mpi_lost(w, rc, n_status, e);
     if (!there)
         return 0;
     if (!two_stages || q->stage == SUMS)

@@ -168,15 +168,57 @@ static int nccl_broadcast(struct comm *c, void *buf, size_t bytes, int root, str
                         "a broadcast", e));
 }
 
+/* This rank's own rows, in the queue in use. */
+static void copy_own_rows(const struct comm_request *q)
+{
+    const int me = q->c->rank;
+    const size_t in = (size_t)(rows_before(q->to, me) * q->n),
+                 out = (size_t)(rows_before(q->from, me) * q->n);
+    if (q->to[me])
+        dev_copy(q->c->w->dev, (char *)q->out + out, (const char *)q->in + in, (size_t)(q->to[me] * q->n));
+}
+
+/* Rows of every rank to every other rank. */
+static int rows_to_ranks(const struct comm_request *q, struct err *e)
+{
+    struct comm *c = q->c;
+    struct nccl *x = c->w->nccl;
+    const char *in = q->in;
+    char *out = q->out;
+    int rc = begin_group(c, e);
+    if (rc < 0)
+        return rc;
+    for (int r = 0; r < c->size && rc == 0; r++) {
+        const size_t sent = (size_t)(q->to[r] * q->n), got = (size_t)(q->from[r] * q->n);
+        if (r != c->rank && sent)
+            rc = nccl_check(x, x->Send(in, sent, NCCL_BYTES, r, comm_of(c), stream_of(c)), "sending rows", e);
+        if (r != c->rank && got && rc == 0)
+            rc = nccl_check(x, x->Recv(out, got, NCCL_BYTES, r, comm_of(c), stream_of(c)), "receiving rows",
+                            e);
+        in += sent;
+        out += got;
+    }
+    int end = x->GroupEnd();
+    return rc < 0 ? rc : completed(c, end, "rows", e);
+}
+
+static int nccl_all_to_all(const struct comm_request *q, struct err *e)
+{
+    OPERATION(q->c, "all_to_all", rows_to_ranks(q, e));
+}
+
 /* ---- started and finished ---- */
 static int nccl_start(struct comm_request *q, struct err *e)
 {
     struct dev *d = q->c->w->dev;
     if (q->c->size == 1)
         return immediate_start(q, e);
+    if (q->what == CALL_ALL_TO_ALL)
+        copy_own_rows(q);
     dev_wait(d, DEV_COMM, dev_mark(d, DEV_COMPUTE));
     enum dev_queue before = dev_use(d, DEV_COMM);
-    int rc = q->what == CALL_REDUCE ? nccl_all_reduce(q->c, SUM_TREE, q->out, q->n, e)
+    int rc = q->what == CALL_REDUCE       ? nccl_all_reduce(q->c, SUM_TREE, q->out, q->n, e)
+             : q->what == CALL_ALL_TO_ALL ? nccl_all_to_all(q, e)
              : q->what == CALL_REDUCE_SCATTER
                  ? nccl_reduce_scatter(q->c, q->out, (float *)(uintptr_t)q->in, q->n, e)
                  : nccl_all_gather(q->c, q->out, q->in, (size_t)q->n, e);

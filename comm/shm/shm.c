@@ -188,7 +188,8 @@ static const char *call_name(int what)
 {
     static const char *const name[] = { "?",          "barrier",        "broadcast",
                                         "all_reduce", "reduce_scatter", "all_gather",
-                                        "gather",     "node's slices",  "all_gather_shared" };
+                                        "gather",     "node's slices",  "all_gather_shared",
+                                        "all_to_all" };
     int call = what & 0xff;
     return call < (int)(sizeof name / sizeof *name) ? name[call] : name[0];
 }
@@ -464,41 +465,6 @@ out:
     return rc;
 }
 
-/* Every rank reads its rows where they lie, when all ranks' rows lie in the segment. What a rank tells the
- * others: where its rows begin in the segment (-1: not there), and from there those for every rank, in
- * bytes. */
-static int shm_all_to_all_v(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
-                            size_t row_bytes, struct err *e)
-{
-    size_t words = (size_t)c->size + 1;
-    int64_t *all = malloc(sizeof *all * words * (size_t)c->size), *mine, bytes = 0;
-    char *o = out;
-    int rc;
-
-    if (!all)
-        return err_set(e, ERR_MEMORY, "no memory for the places of %d ranks' rows", c->size);
-    mine = all + words * (size_t)c->rank;
-    for (int r = 0; r < c->size; r++) {
-        mine[r + 1] = bytes;
-        bytes += to[r] * (int64_t)row_bytes;
-    }
-    mine[0] = bytes ? segment_offset(&c->w->seg, in, (size_t)bytes) : 0;
-
-    TRY(shm_all_gather(c, all, mine, sizeof *all * words, e));
-    for (int r = 0; r < c->size; r++)
-        rc = all[words * (size_t)r] < 0 ? 1 : rc;
-    for (int r = 0; rc == 0 && r < c->size; r++) {
-        const int64_t *theirs = all + words * (size_t)r;
-        memcpy(o, c->w->seg.base + theirs[0] + theirs[c->rank + 1], (size_t)from[r] * row_bytes);
-        o += (size_t)from[r] * row_bytes;
-    }
-    if (rc == 0)
-        rc = shm_barrier(c, e); /* the rows may change again */
-out:
-    free(all);
-    return rc;
-}
-
 static int small_broadcast(struct comm *c, void *buf, size_t bytes, int root, int what, struct err *e)
 {
     int rc = small_sync(c, what, c->rank == root ? buf : NULL, bytes, e);
@@ -649,7 +615,6 @@ const struct transport transport_shm = {
     .all_reduce = shm_all_reduce,
     .reduce_scatter = shm_reduce_scatter,
     .all_gather = shm_all_gather,
-    .all_to_all_v = shm_all_to_all_v,
     .gather = shm_gather,
     .send = shm_send,
     .recv = shm_recv,

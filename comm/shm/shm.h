@@ -4,7 +4,7 @@
  *   block:  [ epoch, arrived | lanes | member 0: posts, two slots | member 1 … | channel 0-0 | 0-1 | … ]
  *
  * A post tells where a rank's buffer lies. Slots hold small operations whole. A lane is a started operation.
- * A channel is a ring of messages in one direction.
+ * A channel is a ring of messages in one direction, and where the rows of all-to-alls lie.
  *
  * mpi/mpi_nodes.c uses these functions for the ranks of one machine. Functions of a group are collective over
  * it, as their operations are in comm.h, where nothing else is said. */
@@ -49,6 +49,9 @@ struct shm_channel {
     struct {
         int64_t off, bytes;
     } message[SHM_RING];
+    struct {
+        int64_t off, bytes; /* from the base of the segment */
+    } rows[SHM_LANES];      /* of a started all-to-all: those from one rank to the other */
 };
 
 struct shm_block {

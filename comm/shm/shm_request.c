@@ -31,6 +31,8 @@ static uint32_t full(const struct comm_request *q)
 static size_t in_bytes(const struct comm_request *q)
 {
     size_t n = (size_t)q->n;
+    if (q->what == CALL_ALL_TO_ALL)
+        return (size_t)rows_before(q->to, q->c->size) * n;
     return q->what == CALL_REDUCE ? n * 4 : q->what == CALL_REDUCE_SCATTER ? n * 4 * (size_t)q->c->size : n;
 }
 
@@ -40,6 +42,8 @@ static const void *in_of(const struct comm_request *q) { return q->what == CALL_
 static int stage_whole(struct comm_request *q, struct shm_post *mine, struct err *e)
 {
     size_t bytes = in_bytes(q);
+    if (!bytes)
+        return 0;
     mine->off = segment_offset(&q->c->w->seg, in_of(q), bytes);
     if (mine->off >= 0 || q->what == CALL_SHARED) /* every rank copies its own part there */
         return 0;
@@ -51,14 +55,29 @@ static int stage_whole(struct comm_request *q, struct shm_post *mine, struct err
     return 0;
 }
 
+/* Tells every rank where its rows of this rank's buffer lie. */
+static void post_rows(const struct comm_request *q, int64_t off)
+{
+    for (int r = 0; r < q->c->size; r++) {
+        int64_t bytes = q->to[r] * q->n;
+        struct shm_channel *to = shm_channel(q->c, q->c->rank, r);
+        to->rows[q->number % SHM_LANES].off = off;
+        to->rows[q->number % SHM_LANES].bytes = bytes;
+        off += bytes;
+    }
+}
+
 int shm_start(struct comm_request *q, struct err *e)
 {
-    struct shm_post mine = { .bytes = (int64_t)in_bytes(q), .what = q->what };
+    int64_t same = q->what == CALL_ALL_TO_ALL ? q->n : (int64_t)in_bytes(q);
+    struct shm_post mine = { .bytes = same, .what = q->what };
     int rc = 0;
     if (q->number >= SHM_LANES)
         TRY(shm_wait(q->c, &lane_of(q)->done, full(q) - (uint32_t)q->c->size, e));
     TRY(stage_whole(q, &mine, e));
     *post_of(q, q->c->rank) = mine;
+    if (q->what == CALL_ALL_TO_ALL)
+        post_rows(q, mine.off);
     wait_counter_add(&lane_of(q)->posted, 1);
 out:
     return rc;
@@ -96,6 +115,26 @@ static void gather_mine(const struct comm_request *q)
         memmove(out + (size_t)c->rank * each, q->in, each);
 }
 
+/* Reads this rank's rows of all ranks where they lie. */
+static int read_rows(const struct comm_request *q, struct err *e)
+{
+    struct comm *c = q->c;
+    for (int k = 0; k < c->size; k++) {
+        int r = (c->rank + k) % c->size;
+        const struct shm_channel *from = shm_channel(c, r, c->rank);
+        int64_t off = from->rows[q->number % SHM_LANES].off, sent = from->rows[q->number % SHM_LANES].bytes,
+                bytes = q->from[r] * q->n;
+        if (sent != bytes)
+            return err_set(e, ERR_INTERNAL,
+                           "rank %d sends %lld bytes of rows to rank %d, which expects %lld: counts of an "
+                           "all_to_all must agree",
+                           c->member[r], (long long)sent, c->member[c->rank], (long long)bytes);
+        if (bytes)
+            memcpy((char *)q->out + rows_before(q->from, r) * q->n, c->w->seg.base + off, (size_t)bytes);
+    }
+    return 0;
+}
+
 static void share_mine(const struct comm_request *q)
 {
     char *part = (char *)q->out + (size_t)q->c->rank * (size_t)q->n;
@@ -105,16 +144,19 @@ static void share_mine(const struct comm_request *q)
 
 static int work(struct comm_request *q, struct err *e)
 {
-    for (int r = 1; r < q->c->size; r++) {
-        int rc = shm_check_posts(q->c, r, post_of(q, r), post_of(q, 0), e);
-        if (rc < 0)
-            return rc;
-    }
+    int rc = 0;
+    for (int r = 1; r < q->c->size && rc == 0; r++)
+        rc = shm_check_posts(q->c, r, post_of(q, r), post_of(q, 0), e);
+    if (rc == 0 && q->what == CALL_ALL_TO_ALL)
+        rc = read_rows(q, e);
+    if (rc < 0)
+        return rc;
+
     if (q->what == CALL_SHARED)
         share_mine(q);
     else if (q->what == CALL_ALL_GATHER)
         gather_mine(q);
-    else
+    else if (q->what != CALL_ALL_TO_ALL)
         reduce_mine(q);
     q->stage = q->on_complete.run ? WORKED : FOLLOWED;
     wait_counter_add(&lane_of(q)->worked, 1);

@@ -352,51 +352,6 @@ TEST(a_long_row_of_messages_waits_for_the_receiver)
     }
 }
 
-/* Rows that rank `from` sends to rank `to`: some pairs exchange none. */
-static int64_t exchanged(int from, int to, int round)
-{
-    return (int64_t)(mix((uint64_t)(from * 64 + to * 8 + round)) % 5);
-}
-
-/* All to all with rows of `bytes` bytes, each filled with its sender, its receiver and its number. */
-static void check_exchange(struct comm *c, size_t bytes, int round, int place)
-{
-    int n = comm_size(c), me = comm_rank(c);
-    int64_t to[64], from[64], sent = 0, got = 0, at = 0;
-
-    for (int r = 0; r < n; r++) {
-        sent += to[r] = exchanged(me, r, round);
-        got += from[r] = exchanged(r, me, round);
-    }
-    unsigned char *in = take(c, place, (size_t)sent * bytes), *out = take(c, place, (size_t)got * bytes);
-    for (int r = 0; r < n; r++)
-        for (int64_t i = 0; i < to[r]; i++, at++)
-            for (size_t b = 0; b < bytes; b++)
-                in[(size_t)at * bytes + b] = (unsigned char)(mix((uint64_t)(me * 4096 + r * 64 + i)) + b);
-
-    dawdle(round);
-    CHECK_INT(comm_all_to_all_v(c, out, from, in, to, bytes, &err), 0);
-    at = 0;
-    for (int r = 0; r < n; r++)
-        for (int64_t i = 0; i < from[r]; i++, at++)
-            for (size_t b = 0; b < bytes; b++)
-                if (out[(size_t)at * bytes + b] !=
-                    (unsigned char)(mix((uint64_t)(r * 4096 + me * 64 + i)) + b)) {
-                    test_fail(__FILE__, __LINE__, "row %lld of rank %d, byte %zu", (long long)i, r, b);
-                    goto out;
-                }
-out:
-    give(c, place, in);
-    give(c, place, out);
-}
-
-TEST(rows_of_all_ranks_come_to_their_ranks)
-{
-    for (int round = 0; round < 6; round++)
-        check_exchange(all(), round % 2 ? 4 : 1 + (size_t)round * 300, round, round % 3);
-    check_exchange(all(), 3 << 20, 6, 0);
-}
-
 TEST(blobs_of_different_sizes_come_to_the_root)
 {
     struct comm *c = all();
@@ -786,3 +741,5 @@ TEST(started_operations_are_counted_once)
     CHECK_INT(b[COMM_ALL_REDUCE].bytes - a[COMM_ALL_REDUCE].bytes,
               2 * (comm_size(c) - 1) * 256 / comm_size(c));
 }
+
+#include "tests/ranks/comm_rows_cases.h"

@@ -72,6 +72,20 @@ static int other_call(struct stage *s)
     return comm_broadcast(s->c, x, sizeof x, 0, &s->e);
 }
 
+/* Sends so many rows to every rank, and expects one. */
+static int exchange(struct stage *s, int64_t n_rows)
+{
+    int64_t to[4], from[4];
+    float in[4 * 4], out[4];
+    for (int r = 0; r < comm_size(s->c); r++) {
+        to[r] = n_rows;
+        from[r] = 1;
+    }
+    return comm_all_to_all_v(s->c, out, from, in, to, sizeof *in, &s->e);
+}
+static int one_row(struct stage *s) { return exchange(s, 1); }
+static int other_counts(struct stage *s) { return exchange(s, 3); }
+
 /* The named rank does `mine`, the others `theirs`. */
 static const struct fault {
     const char *name;
@@ -88,6 +102,7 @@ static const struct fault {
     { "agreed", agree, nothing, 1 },
     { "leave", leave, nothing, 0 },
     { "other-call", other_call, nothing, 0 },
+    { "other-counts", other_counts, one_row, 0 },
 };
 
 static const struct fault *fault(void)
@@ -99,16 +114,32 @@ static const struct fault *fault(void)
     return &faults[0];
 }
 
+/* Rank r gets r rows of every rank, while the fault happens. */
 static int one_step(struct stage *s)
 {
     const struct fault *f = fault();
-    float x[1000] = { 1 };
-    int rc = 0;
-    if (s->step == 20)
-        rc = (world_rank(s->w) == number("FAULT_RANK", 0) ? f->mine : f->theirs)(s);
+    static float x[1000] = { 1 }, in[4 * 4 * 100], out[4 * 4 * 100];
+    struct comm_request *q = NULL;
+    int64_t to[4], from[4];
+    struct err e;
+    int rc, wrong;
+
+    for (int r = 0; r < comm_size(s->c); r++) {
+        to[r] = r;
+        from[r] = comm_rank(s->c);
+    }
+    TRY(comm_start_all_to_all_v(&q, s->c, out, from, in, to, 100 * sizeof *in, &s->e));
+    wrong = s->step == 20 ? (world_rank(s->w) == number("FAULT_RANK", 0) ? f->mine : f->theirs)(s) : 0;
+    e = s->e;
+    if (!f->agreed)
+        TRY(wrong);
+    TRY(comm_finish(&q, &s->e));
+    s->e = e;
     if (f->agreed)
-        return comm_agree(s->c, rc, &s->e);
-    return rc < 0 ? rc : comm_all_reduce(s->c, x, s->step % 2 ? 1000 : 10, &s->e);
+        return comm_agree(s->c, wrong, &s->e);
+    rc = comm_all_reduce(s->c, x, s->step % 2 ? 1000 : 10, &s->e);
+out:
+    return rc;
 }
 
 /* Steps until STEPS, or until a signal asked for the end and all agree on the step. */

@@ -102,6 +102,9 @@ for t in shm mpi; do
     go 10 FAULT=other-call FAULT_RANK=2 SHARDLINE_TRANSPORT=$t
     claim "$t: calls that do not fit are an error" [ "$rc/$in_time" = 1/yes ]
     claim "$t: that says so in one line" one_line "all ranks of a group must make the same calls"
+    go 10 FAULT=other-counts FAULT_RANK=2 SHARDLINE_TRANSPORT=$t
+    claim "$t: counts of rows that do not fit are an error" [ "$rc/$in_time" = 1/yes ]
+    claim "$t: that says so in one line" one_line "rank 2 sends 12 bytes of rows to rank [0-3], which expects 4|a longer message came"
 done
 
 go 10 FAULT=crash FAULT_RANK=1
