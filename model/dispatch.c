@@ -263,14 +263,14 @@ int arrivals_home(const struct arrivals *a, int *first)
     return end > begin ? end - begin : 0;
 }
 
-int arrivals_send(const struct arrivals *a, struct comm *ep, void *arrived, const void *home,
-                  size_t row_bytes, struct err *e)
+int arrivals_send(const struct arrivals *a, struct comm_request **q, struct comm *ep, void *arrived,
+                  const void *home, size_t row_bytes, struct err *e)
 {
-    return comm_all_to_all_v(ep, arrived, a->from, home, a->to, row_bytes, e);
+    return comm_start_all_to_all_v(q, ep, arrived, a->from, home, a->to, row_bytes, e);
 }
 
-int arrivals_return(const struct arrivals *a, struct comm *ep, void *home, const void *arrived,
-                    size_t row_bytes, struct err *e)
+int arrivals_return(const struct arrivals *a, struct comm_request **q, struct comm *ep, void *home,
+                    const void *arrived, size_t row_bytes, struct err *e)
 {
-    return comm_all_to_all_v(ep, home, a->to, arrived, a->from, row_bytes, e);
+    return comm_start_all_to_all_v(q, ep, home, a->to, arrived, a->from, row_bytes, e);
 }

@@ -65,12 +65,12 @@ int arrivals_fill(struct arrivals *a, struct comm *ep, const struct routing *hom
 void arrivals_select(struct arrivals *a, int round);
 /* The sequences of this rank that travel in the selected round: their number, from *first on. */
 int arrivals_home(const struct arrivals *a, int *first);
-/* Rows of row_bytes: from home rows in the order that is sent, to arrived rows; and back. The selected
- * round's. Collective. */
-int arrivals_send(const struct arrivals *a, struct comm *ep, void *arrived, const void *home,
-                  size_t row_bytes, struct err *e);
-int arrivals_return(const struct arrivals *a, struct comm *ep, void *home, const void *arrived,
-                    size_t row_bytes, struct err *e);
+/* Starts the selected round's rows, of row_bytes: from home rows in the order that is sent, to arrived rows;
+ * and back. comm_finish waits for them; another round may be selected before. Collective. */
+int arrivals_send(const struct arrivals *a, struct comm_request **q, struct comm *ep, void *arrived,
+                  const void *home, size_t row_bytes, struct err *e);
+int arrivals_return(const struct arrivals *a, struct comm_request **q, struct comm *ep, void *home,
+                    const void *arrived, size_t row_bytes, struct err *e);
 /* Rows of every expert, as the ops take them. */
 struct expert_rows arrivals_groups(const struct arrivals *a);
 /* The same with blocks of positions as leaves. */

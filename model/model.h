@@ -85,6 +85,8 @@ struct model {
     /* S: neighbouring sequences whose rows are one leaf of an expert's weight gradients. 0: 1. Set by the
      * trainer: a power of two that divides the sequences that reach an expert in one call. */
     int expert_leaf;
+    /* 1: rows of experts are waited for where they are sent, 0: where they are used. Set by the trainer. */
+    int waits;
     /* [n_layers][n_experts]: rows that chose an expert, added up by backward passes; NULL: no experts */
     int64_t *loads;
     /* [n_layers]: the most rounds that a backward of a layer took (dispatch.h), 0: none; with loads */

@@ -220,7 +220,8 @@ struct experts_buf {
     void *moved;           /* ep > 1: dt [capacity][hidden]: rows in the order of arrival */
     float *home_out;       /* ep > 1: [rows][hidden]: results of home rows */
     float *home_weight;    /* ep > 1: [rows k]: home rows' weights by expert; backward: their gradients */
-    int32_t *spread;       /* ep > 1: [rows] of the host: a row's place in home_out, -1: another rank's */
+    struct comm_request *moving[2]; /* ep > 1: rows, and numbers of rows, under way (moe_rows.c) */
+    int32_t *spread; /* ep > 1: [rows] of the host: a row's place in home_out, -1: another rank's */
     struct mlp_buf shared;
     float *shared_logit; /* [rows]: of the shared expert's gate */
     void *shared_out;    /* dt [rows][hidden] */

@@ -95,10 +95,10 @@ int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char 
     TRY(open_threads(r, o, threads_of(o, n), e));
 
     r->layout = layout_of(o, (int)(n / inner));
-    if (o->overlap == OVERLAP_ON && opts_given(given, "overlap") && r->layout.dp == 1) {
+    if (o->overlap == OVERLAP_ON && opts_given(given, "overlap") && r->layout.dp == 1 && r->layout.ep == 1) {
         rc = err_set(e, ERR_USAGE,
-                     "--overlap on: at dp 1 there is nothing to sum or gather over dp: use more ranks, or "
-                     "leave it out");
+                     "--overlap on: at dp 1 there is nothing to sum or gather over dp, at ep 1 no row of an "
+                     "expert travels: use more ranks, or leave it out");
         goto out;
     }
 

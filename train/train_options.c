@@ -74,7 +74,8 @@ static const struct opt table[] = {
     { OPT_INT,    "virtual-stages", AT(virtual_stages), "1",        "V",
       "parts of the model a pipeline rank holds, with --schedule interleaved", 1, 4096, N },
     { OPT_CHOICE, "overlap",        AT(overlap),        "on",       "on|off",
-      "sum gradients during backward, and fetch the next unit's weights (zero 3) ahead", 0, 0, N },
+      "sum gradients during backward, fetch the next unit's weights (zero 3) ahead, and compute the shared "
+      "expert and gradients of experts while rows of experts travel (ep)", 0, 0, N },
     GROUP("Model"),
     { OPT_TEXT,   "model",          AT(model),          NULL,       "PRESET|FILE",
       "one of " MODEL_PRESETS ", or a config.json (default tiny, or --init's)", 0, 0, N, MODEL_PRESETS },

@@ -141,7 +141,10 @@ static int open_model(struct work *w, struct err *e)
                               .fast = o->numerics == NUMERICS_FAST,
                               .max_rows = rows > 64 ? rows : 64,
                               .max_pos = sample_positions(o->seq_len, cfg) };
-    return model_open(&w->model, cfg, &how, e);
+    int rc = model_open(&w->model, cfg, &how, e);
+
+    w->model.waits = o->overlap == OVERLAP_OFF;
+    return rc;
 }
 
 int work_open(struct work *w, struct log *term, struct err *e)

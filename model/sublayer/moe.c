@@ -192,18 +192,24 @@ static int run_shared(const struct pass *p, const struct sublayer *s, struct bra
     return 0;
 }
 
-/* One round, to the results of its sequences. */
-static int run_round(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h,
-                     struct err *e)
+/* One round, to the results of its sequences. first: the shared expert runs while its rows travel. */
+static int run_round(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, int first,
+                     struct mat h, struct err *e)
 {
     const struct model *m = p->m;
+    struct experts_buf *b = &branch->experts;
     const struct routing *r = &b->routing;
     int k = r->k, rc;
     struct mat results;
 
     TRY(experts_send(p, b, h, b->arrived, e));
+    if (first && has_shared(s))
+        TRY(run_shared(p, s, branch, h, e));
+    TRY(experts_arrive(b, 0, e));
     TRY(run_experts(p, s, b, h, e));
     TRY(experts_return(p, b, ALTERED("expert_unrounded"), &results, e));
+    TRY(experts_arrive(b, 0, e));
+
     for (int i = r->leaf; i < r->leaf + r->n_routed; i++) {
         struct own_rows o = experts_own_rows(p, i);
         float *to = experts_results_in(p, b, m->sum_rows) + o.to * m->hidden;
@@ -222,18 +228,17 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
                    struct err *e)
 {
     struct experts_buf *b = &branch->experts;
-    int rc;
+    int rc, n;
 
     TRY(choose(p, s, b, h, e));
-    if (has_shared(s))
-        TRY(run_shared(p, s, branch, h, e));
-    for (int i = experts_rounds(b) - 1; i >= 0; i--) {
+    n = experts_rounds(b);
+    for (int i = n - 1; i >= 0; i--) {
         TRY(experts_begin_round(p, b, i, e));
-        TRY(run_round(p, s, b, h, e));
+        TRY(run_round(p, s, branch, i == n - 1, h, e));
     }
     rc = experts_gather_results(p, b, p->m->sum_rows, e);
 out:
-    return rc;
+    return rc < 0 ? experts_arrive(b, rc, e) : rc;
 }
 
 /* ---- backward ---- */
@@ -313,8 +318,8 @@ static int weight_gradient(const struct pass *p, const struct gradient *g, struc
     return 0;
 }
 
-/* Through down and the activation, a round's rows: b->dgu, b->d_slot. dx: all rows of the stream's
- * gradient. */
+/* Through down and the activation, a round's rows: b->dgu; b->d_slot, with ep > 1 on its way. dx: all rows of
+ * the stream's gradient; with ep > 1 b->d_arrived has the rows that count. */
 static int through_down(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat dx,
                         struct err *e)
 {
@@ -325,7 +330,6 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct e
     struct side side = experts_side(p, b, dx, b->d_arrived);
     int rc;
 
-    TRY(experts_send(p, b, dx, b->d_arrived, e));
     KERNEL(m->dev, linear_dx_experts, d_act, 1, &side.in, expert_weights(p, s, b, DOWN, 1), &m->of_hidden,
            &side.groups);
 
@@ -337,7 +341,9 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct e
         TRY(comm_all_reduce(m->tp, b->d_row, b->n, e));
     if (x->has_bias)
         expert_bias_dot(p, s, b, P_DOWN, &side.groups, side.in);
-    TRY(experts_weight_gradients_home(p, b, e));
+    TRY(experts_return_weight_gradients(p, b, e));
+    if (!has_dispatch(m))
+        experts_place_weight_gradients(p, b);
     KERNEL(m->dev, gather_scaled, scaled, side.in, side.weight, side.weight_list);
     TRY(emit_experts(p, s, b, DOWN, scaled, record_input(p, b, act), e));
     KERNEL(m->dev, scale_rows, d_act, side.weight, side.weight_list);
@@ -363,14 +369,19 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct exp
     int n_in = act_inputs(x->act), first = first_input(x), k = b->routing.k, rc;
     int64_t columns = x->up_cols / n_in;
 
-    for (int i = 0; i < n_in; i++) {
+    for (int i = 0; i < n_in; i++)
         dy[i] = (struct listed){ mat_cols(dgu, i * columns, columns), NULL };
-        TRY(emit_experts(p, s, b, first + i, dy[i].m, in, e));
-    }
     KERNEL(m->dev, linear_dx_experts, grouped(b, b->sum, DT_F32, m->hidden), n_in, dy,
            expert_weights(p, s, b, first, n_in), leaves, &side.groups);
     TRY(complete_rows(p, s, b, -1, e));
     TRY(experts_return(p, b, ALTERED("expert_dx_unrounded"), &results, e));
+
+    /* gradients of the matrices while the rows travel */
+    for (int i = 0; i < n_in; i++)
+        TRY(emit_experts(p, s, b, first + i, dy[i].m, in, e));
+    TRY(experts_arrive(b, 0, e));
+    if (has_dispatch(m))
+        experts_place_weight_gradients(p, b);
     for (int i = b->routing.leaf; i < b->routing.leaf + b->routing.n_routed; i++) {
         struct own_rows o = experts_own_rows(p, i);
         float *to = experts_results_in(p, b, b->dx) + o.to * m->hidden;
@@ -397,6 +408,7 @@ static int run_again(const struct pass *p, const struct sublayer *s, struct bran
     TRY(experts_begin_round(p, b, round, e));
     TRY(rows_gather(m, &p->r, rows_of(branch->h, m->dt, own, m->hidden), &h, e));
     TRY(experts_send(p, b, h, b->arrived, e));
+    TRY(experts_arrive(b, 0, e));
     if (b->packs && round == 1)
         weight_pack_now(p, s, PACK_UP, b->packs, b->pack_memory);
     run_up(p, s, b, h, packs);
@@ -405,8 +417,30 @@ out:
     return rc;
 }
 
-/* Backward of rows that travel, round by round: b->d_slot of all rows, b->dx. dx: all rows of the stream's
- * gradient; it is there again behind it. */
+/* Through the shared expert: b->shared_dx, and the gradient of its gate's logits. */
+static int shared_backward(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
+                           struct mat dx, struct err *e)
+{
+    const struct model *m = p->m;
+    struct experts_buf *b = &branch->experts;
+    struct mat shared = rows_of(b->shared_out, m->dt, dx.rows, m->hidden);
+    struct mat d_shared = dx, d_logit = rows_of(b->d_shared_logit, m->dt, dx.rows, 1), own;
+    int rc;
+
+    if (has_scale(s)) {
+        d_shared = rows_of(b->d_shared, m->dt, dx.rows, m->hidden);
+        KERNEL(m->dev, gate_dx, d_logit, d_shared, dx, shared, b->shared_logit);
+    }
+    TRY(mlp_backward(p, s, &s->experts.shared, &b->shared, branch, d_shared, e));
+    TRY(rows_sum(m, &p->r, &own, e));
+    dev_copy(m->dev, b->shared_dx, own.p, (size_t)(own.rows * m->hidden) * sizeof(float));
+    rc = 0;
+out:
+    return rc;
+}
+
+/* Backward of rows that travel, round by round: b->d_slot of all rows, b->dx; and of the shared expert, while
+ * the first round's gradients travel. dx: all rows of the stream's gradient. */
 static int backward_rounds(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
                            struct mat dx, struct err *e)
 {
@@ -416,13 +450,17 @@ static int backward_rounds(const struct pass *p, const struct sublayer *s, struc
     for (int i = 0; i < experts_rounds(b); i++) {
         if (i > 0)
             TRY(run_again(p, s, branch, i, &dx, e));
+        TRY(experts_send(p, b, dx, b->d_arrived, e));
+        if (i == 0 && has_shared(s))
+            TRY(shared_backward(p, s, branch, dx, e));
+        TRY(experts_arrive(b, 0, e));
         TRY(through_down(p, s, b, dx, e));
         TRY(through_up(p, s, b, dx, e));
     }
     TRY(experts_gather_weight_gradients(p, b, e));
     rc = experts_gather_results(p, b, b->dx, e);
 out:
-    return rc;
+    return rc < 0 ? experts_arrive(b, rc, e) : rc;
 }
 
 /* b->dx += x, own rows. */
@@ -447,28 +485,6 @@ static void add_small_dx(const struct pass *p, struct experts_buf *b, struct mat
                &one);
     }
     add_dx(p, b, b->part);
-}
-
-/* Through the shared expert: b->shared_dx, and the gradient of its gate's logits. */
-static int shared_backward(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
-                           struct mat dx, struct err *e)
-{
-    const struct model *m = p->m;
-    struct experts_buf *b = &branch->experts;
-    struct mat shared = rows_of(b->shared_out, m->dt, dx.rows, m->hidden);
-    struct mat d_shared = dx, d_logit = rows_of(b->d_shared_logit, m->dt, dx.rows, 1), own;
-    int rc;
-
-    if (has_scale(s)) {
-        d_shared = rows_of(b->d_shared, m->dt, dx.rows, m->hidden);
-        KERNEL(m->dev, gate_dx, d_logit, d_shared, dx, shared, b->shared_logit);
-    }
-    TRY(mlp_backward(p, s, &s->experts.shared, &b->shared, branch, d_shared, e));
-    TRY(rows_sum(m, &p->r, &own, e));
-    dev_copy(m->dev, b->shared_dx, own.p, (size_t)(own.rows * m->hidden) * sizeof(float));
-    rc = 0;
-out:
-    return rc;
 }
 
 /* Counts of every sequence, for the router's losses and the layer's load. */
@@ -522,7 +538,7 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     count_choices(p, s, b, &balance);
     KERNEL(m->dev, route_dx, &router, d_logits, logits, b->expert, b->weight, b->d_slot,
            m->losses.sequence != 0 || m->losses.z != 0 ? &balance : NULL);
-    if (has_shared(s))
+    if (has_shared(s) && !has_dispatch(m))
         TRY(shared_backward(p, s, branch, dx, e));
 
     /* the parts of dx, in the contract's order: experts, shared expert, its gate, router */

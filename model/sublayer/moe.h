@@ -67,18 +67,24 @@ struct side experts_side(const struct pass *p, const struct experts_buf *b, stru
 int experts_find_rows(const struct pass *p, struct experts_buf *b, struct err *e);
 /* Rounds of the call: 1 with ep 1. */
 int experts_rounds(const struct experts_buf *b);
-/* Selects a round: the lists of its rows, and the weights of those that come to this rank. Collective over
- * ep; with ep 1 nothing happens. */
+/* Rows travel in two steps: one of the next four functions starts them, experts_arrive waits for all that is
+ * started. What does not need them is computed in between. With m->waits the start waits. All are collective
+ * over ep; with ep 1 nothing travels.
+ *
+ * Selects a round: the lists of its rows. Starts the weights of those that come to this rank. */
 int experts_begin_round(const struct pass *p, struct experts_buf *b, int round, struct err *e);
-/* Home rows of `all` to the ranks of their experts. Collective over ep; with ep 1 nothing happens. */
+/* Starts home rows of `all` to the ranks of their experts. `all` may change at once. */
 int experts_send(const struct pass *p, struct experts_buf *b, struct mat all, void *arrived, struct err *e);
-/* b->row back to the home ranks: *results, in the order of the home lists. Collective over ep. unrounded: an
- * altered order, b->sum instead. */
+/* Starts b->row back to the home ranks: *results, in the order of the home lists. b->row may change at once.
+ * unrounded: an altered order, b->sum instead. */
 int experts_return(const struct pass *p, struct experts_buf *b, int unrounded, struct mat *results,
                    struct err *e);
-/* The gradients of the router's weights, from those of grouped rows (b->d_row): b->d_slot of the round's
- * sequences. Collective over ep. */
-int experts_weight_gradients_home(const struct pass *p, struct experts_buf *b, struct err *e);
+/* Starts the gradients of the router's weights, from those of grouped rows (b->d_row), to the home ranks. */
+int experts_return_weight_gradients(const struct pass *p, struct experts_buf *b, struct err *e);
+/* Waits for what is started. rc: 0, or the caller's error, which is returned and leaves *e as it is. */
+int experts_arrive(struct experts_buf *b, int rc, struct err *e);
+/* b->d_slot of the round's sequences, from what arrived, with ep 1 from b->d_row. */
+void experts_place_weight_gradients(const struct pass *p, struct experts_buf *b);
 
 /* Where results go first, and from there to all rows of `to`. The second is collective over tp. */
 float *experts_results_in(const struct pass *p, struct experts_buf *b, float *to);

@@ -56,6 +56,25 @@ struct side experts_side(const struct pass *p, const struct experts_buf *b, stru
                           b->arrivals.list };
 }
 
+/* What is under way: index of b->moving. */
+enum { ROWS, NUMBERS };
+
+int experts_arrive(struct experts_buf *b, int rc, struct err *e)
+{
+    struct err ignored;
+    for (int i = 0; i < (int)(sizeof b->moving / sizeof b->moving[0]); i++) {
+        int ended = comm_finish(&b->moving[i], rc < 0 ? &ignored : e);
+        rc = rc < 0 ? rc : ended;
+    }
+    return rc;
+}
+
+/* The end of a start that returned rc. */
+static int started(const struct pass *p, struct experts_buf *b, int rc, struct err *e)
+{
+    return rc < 0 || p->m->waits ? experts_arrive(b, rc, e) : 0;
+}
+
 int experts_send(const struct pass *p, struct experts_buf *b, struct mat all, void *arrived, struct err *e)
 {
     const struct model *m = p->m;
@@ -63,7 +82,9 @@ int experts_send(const struct pass *p, struct experts_buf *b, struct mat all, vo
     if (!has_dispatch(m))
         return 0;
     KERNEL(m->dev, gather_scaled, rows_of(b->home, m->dt, b->routing.n, m->hidden), from, NULL, NULL);
-    return arrivals_send(&b->arrivals, m->ep, arrived, b->home, (size_t)m->hidden * dtype_size(m->dt), e);
+    int rc = arrivals_send(&b->arrivals, &b->moving[ROWS], m->ep, arrived, b->home,
+                           (size_t)m->hidden * dtype_size(m->dt), e);
+    return started(p, b, rc, e);
 }
 
 int experts_return(const struct pass *p, struct experts_buf *b, int unrounded, struct mat *results,
@@ -77,7 +98,9 @@ int experts_return(const struct pass *p, struct experts_buf *b, int unrounded, s
         return 0;
     *results = rows_of(b->home, m->dt, b->routing.n, m->hidden);
     KERNEL(m->dev, gather_scaled, rows_of(b->moved, m->dt, b->n, m->hidden), from, NULL, NULL);
-    return arrivals_return(&b->arrivals, m->ep, b->home, b->moved, (size_t)m->hidden * dtype_size(m->dt), e);
+    int rc = arrivals_return(&b->arrivals, &b->moving[ROWS], m->ep, b->home, b->moved,
+                             (size_t)m->hidden * dtype_size(m->dt), e);
+    return started(p, b, rc, e);
 }
 
 int experts_find_rows(const struct pass *p, struct experts_buf *b, struct err *e)
@@ -109,27 +132,31 @@ int experts_begin_round(const struct pass *p, struct experts_buf *b, int round, 
     }
     KERNEL(m->dev, embed, rows_of(b->home_weight, DT_F32, r->n, 1),
            rows_of(b->weight, DT_F32, r->rows * r->k, 1), 0, r->slot);
-    return arrivals_send(&b->arrivals, m->ep, b->arrived_weight, b->home_weight, sizeof *b->home_weight, e);
+    int rc = arrivals_send(&b->arrivals, &b->moving[NUMBERS], m->ep, b->arrived_weight, b->home_weight,
+                           sizeof *b->home_weight, e);
+    return started(p, b, rc, e);
 }
 
-int experts_weight_gradients_home(const struct pass *p, struct experts_buf *b, struct err *e)
+int experts_return_weight_gradients(const struct pass *p, struct experts_buf *b, struct err *e)
 {
     const struct model *m = p->m;
+    if (!has_dispatch(m))
+        return 0;
+    KERNEL(m->dev, embed, rows_of(b->d_moved, DT_F32, b->n, 1), rows_of(b->d_row, DT_F32, b->n, 1), 0,
+           b->arrivals.back);
+    int rc = arrivals_return(&b->arrivals, &b->moving[NUMBERS], m->ep, b->home_weight, b->d_moved,
+                             sizeof *b->d_moved, e);
+    return started(p, b, rc, e);
+}
+
+void experts_place_weight_gradients(const struct pass *p, struct experts_buf *b)
+{
     const struct routing *r = &b->routing;
     int64_t each = r->leaf_rows * r->k, first = r->leaf * each;
     struct mat slots_of = rows_of(b->d_slot + first, DT_F32, r->n_routed * each, 1);
-    struct mat home = rows_of(b->d_row, DT_F32, b->n, 1);
-    int rc = 0;
-
-    if (has_dispatch(m)) {
-        KERNEL(m->dev, embed, rows_of(b->d_moved, DT_F32, b->n, 1), home, 0, b->arrivals.back);
-        home = rows_of(b->home_weight, DT_F32, r->n, 1);
-        TRY(arrivals_return(&b->arrivals, m->ep, b->home_weight, b->d_moved, sizeof(float), e));
-    }
-    KERNEL(m->dev, embed, slots_of, home, 0, r->place + first);
-    rc = 0;
-out:
-    return rc;
+    struct mat home = has_dispatch(p->m) ? rows_of(b->home_weight, DT_F32, r->n, 1)
+                                         : rows_of(b->d_row, DT_F32, b->n, 1);
+    KERNEL(p->m->dev, embed, slots_of, home, 0, r->place + first);
 }
 
 int experts_gather_weight_gradients(const struct pass *p, struct experts_buf *b, struct err *e)

@@ -157,11 +157,14 @@ static void exchange(struct rig *r, int round)
         r->sent[i] = name_of(&r->s, r->rank / r->tp, (int)(row / r->s.len), row % r->s.len,
                              r->home.expert[r->home.slot[i]]);
     }
-    if (arrivals_send(&r->a, all(), r->arrived, r->sent, sizeof *r->sent, &err) < 0)
+    struct comm_request *q = NULL;
+    if (arrivals_send(&r->a, &q, all(), r->arrived, r->sent, sizeof *r->sent, &err) < 0 ||
+        comm_finish(&q, &err) < 0)
         test_fail(__FILE__, __LINE__, "%s", err.text);
     for (int64_t i = 0; i < r->a.n; i++)
         r->results[i] = 3 * r->arrived[i];
-    if (arrivals_return(&r->a, all(), r->returned, r->results, sizeof *r->sent, &err) < 0)
+    if (arrivals_return(&r->a, &q, all(), r->returned, r->results, sizeof *r->sent, &err) < 0 ||
+        comm_finish(&q, &err) < 0)
         test_fail(__FILE__, __LINE__, "%s", err.text);
 }
 

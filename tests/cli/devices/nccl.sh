@@ -46,4 +46,9 @@ fault "a rank that never comes" stay:1:10 12 "rank 1 did not enter all_reduce" -
 fault "a rank that NCCL cannot reach" apart:1:1 12 "joining a group (all): its ranks do not reach each other for 2 s" --ranks 2 --rank-timeout 2
 fault "a rank that NCCL cannot reach in a later group" apart:1:2 12 "do not reach each other" --ranks 4 --tp 2 --rank-timeout 2
 fault "a rank that hangs in the library" hang:2:9 12 "rank 2 hangs in" --ranks 4 --tp 2 --rank-timeout 2
+
+# ---- rows of experts ----
+experts qwen2_moe
+here "rows of experts, the shared expert beside them" --tp 2 --ep 4 --ranks 4 --zero 2 --micro-batch 2
+fault "a rank that hangs in an exchange of rows" hang:1:3 12 "rank 1 hangs in all_to_all" --ranks 2 --ep 2 --rank-timeout 2
 finish

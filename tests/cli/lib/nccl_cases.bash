@@ -12,6 +12,13 @@ on_gpus() { SHARDLINE_DEVICE=$fake_device SHARDLINE_NCCL=$library "$@"; }
 # here WHAT ARGS…: the same bits over NCCL
 here() { on_gpus same "nccl: $1" --device cuda --transport nccl "${@:2}" && claim "nccl: $1: says so" has "$err" "$by_nccl"; }
 
+# experts FAMILY ARGS…: a mixture of experts from here on, and its reference
+experts() {
+    family "$TMP/model.json" "$1"
+    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 2 --seq-len 63 --global-batch 8 --threads 1 "${@:2}")
+    reference
+}
+
 # fault WHAT FAULT SECONDS LINE ARGS…: the job ends by itself within SECONDS and prints one line that contains LINE
 fault() {
     local what=$1 fault=$2 limit=$3 line=$4 began=$EPOCHSECONDS
