@@ -184,7 +184,7 @@ test:
 test-all:
 	@tools/setup --tests
 	@$(MAKE) --no-print-directory tests
-	@tests/run --bin $B all
+	@tests/run --bin $B --timeout 900 all
 	@$(MAKE) --no-print-directory sanitize
 sanitize:
 	@$(MAKE) --no-print-directory CONFIG=sanitize LINK= tests

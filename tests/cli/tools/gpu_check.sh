@@ -18,7 +18,7 @@ mkdir -p "$TMP/there" && tar -C "$TMP/there" -xzf "$TMP/packed.tar.gz"
 away() { run env -i PATH=/usr/bin:/bin HOME="$TMP" "${@:2}" "$TMP/there/packed/gpu-check" run "$TMP/$1" ${parts:-}; }
 
 parts= away whole SHARDLINE_DEVICE="$fake_device"
-claim "every part ends well on the fake device" [ $rc = 0 ]
+claim "every part ends well on the fake device: $(grep -o '"failed":.*' "$TMP/whole/figures.json")" [ $rc = 0 ]
 for part in $("$TMP/there/packed/gpu-check" list | cut -d' ' -f1); do
     claim "the report has the part $part" grep -qx "## $part" "$TMP/whole/report.md"
 done
