@@ -78,6 +78,14 @@ int tmp_folder_make(const char *path, int *lock, struct err *e)
         goto out;
     }
 
+    /* no file may be there after a crash of the machine without the marker */
+    rc = io_sync_dir(path, e);
+    if (rc < 0) {
+        struct err ignored;
+        io_remove_tree(path, &ignored);
+        goto out;
+    }
+
     *lock = fd;
     fd = -1;
     rc = 1;

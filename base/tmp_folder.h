@@ -23,8 +23,8 @@ enum tmp_folder {
 /* State of the path. TMP_LEFT: *lock is a descriptor with the exclusive lock; otherwise -1. */
 enum tmp_folder tmp_folder_look(const char *path, int *lock);
 
-/* Makes the folder with its marker, and locks it. 1: *lock is the descriptor. 0: another process was faster:
- * look again. */
+/* Makes the folder with its marker on the disk, and locks it. 1: *lock is the descriptor. 0: another process
+ * was faster: look again. */
 int tmp_folder_make(const char *path, int *lock, struct err *e);
 
 /* Keeps other processes from removing a marked folder while this one reads it. Returns a descriptor for

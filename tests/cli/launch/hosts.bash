@@ -2,12 +2,14 @@
 #
 #   hosts_open || { skip "$why"; finish; }     # hosta 10.77.0.1, hostb 10.77.0.2, $TMP/hostfile with two slots each
 #   on hosta COMMAND...                        # runs it there
+#   start_on hosta COMMAND... &                # so that $! is the command's own process
 #   link_down; link_up; link_bytes             # the link between them; bytes that crossed it, both ways
 #
 # $TMP is a folder that both see, as on a cluster with a shared file system. The SSH settings are those of train/Dockerfile.
 declare -A host_pid=()
 
 on() { local host=$1; shift; nsenter --target "${host_pid[$host]}" --net --uts --ipc --mount -- "$@"; }
+start_on() { local host=$1; shift; exec nsenter --target "${host_pid[$host]}" --net --uts --ipc --mount -- "$@"; }
 link_down() { on hosta ip link set link0 down; }
 link_up() { on hosta ip link set link0 up; }
 link_bytes() { on hosta bash -c 'echo $(($(cat /sys/class/net/link0/statistics/tx_bytes) + $(cat /sys/class/net/link0/statistics/rx_bytes)))'; }
@@ -17,12 +19,24 @@ start_host() {              # NAME ADDRESS
         hostname "$1" && ip link set lo up && mount -t tmpfs none /dev/shm && mount -t tmpfs none /run && mkdir -p /run/sshd &&
         mount -t sysfs none /sys && mount --bind "$2/hosts" /etc/hosts && touch "$2/$1.ready" && exec sleep infinity' - "$1" "$TMP" >"$TMP/$1.log" 2>&1 &
     host_pid[$1]=$!
+    disown                  # the shell says nothing when it is killed
     for _ in {1..50}; do [ -e "$TMP/$1.ready" ] && return 0; sleep 0.1; done
     return 1
 }
 
+hosts_close() {             # ends every process of both hosts
+    local host pid net
+    for host in "${!host_pid[@]}"; do
+        net=$(readlink "/proc/${host_pid[$host]}/ns/net")
+        for pid in /proc/[0-9]*; do
+            [ -n "$net" ] && [ "$(readlink "$pid/ns/net" 2>/dev/null)" = "$net" ] && kill -9 "${pid#/proc/}" 2>/dev/null
+        done
+    done
+}
+
 hosts_open() {
     local tool host
+    trap 'hosts_close; kill $(jobs -p) 2>/dev/null' EXIT
     for tool in unshare nsenter ip ssh ssh-keygen mpirun; do command -v $tool >/dev/null || { why="no $tool"; return 1; }; done
     [ -x /usr/sbin/sshd ] || { why="no sshd (apt-get install openssh-server)"; return 1; }
     unshare --net --uts --ipc --mount true 2>/dev/null || { why="this machine allows no namespaces"; return 1; }

@@ -60,7 +60,7 @@ run on hosta "${mpi[@]}" "$BIN/reshard" --tp 4 "$TMP/uncut/step-$((newest + 2))"
 claim "mpirun reshard" [ $rc = 0 ]
 run "$BIN/reshard" diff "$TMP/uncut/step-$((newest + 2))" "$TMP/tp4"
 claim "gives the same tensors" [ $rc = 0 ]
-on hosta "${mpi[@]}" "$BIN/pserve" "$TMP/tp4" --tp 4 --port 0 --threads 1 --model-name m >"$TMP/serve.out" 2>"$TMP/serve.err" &
+start_on hosta "${mpi[@]}" "$BIN/pserve" "$TMP/tp4" --tp 4 --port 0 --threads 1 --model-name m >"$TMP/serve.out" 2>"$TMP/serve.err" &
 job=$!
 for _ in {1..300}; do port=$(sed -n 's/.*ready on http:\/\/127\.0\.0\.1:\([0-9]*\).*/\1/p' "$TMP/serve.out"); [ -n "$port" ] && break; sleep 0.1; done
 claim "pserve --tp 4 over both hosts is ready" [ -n "${port:-}" ]
@@ -69,11 +69,11 @@ run on hosta curl -sS "http://127.0.0.1:$port/v1/completions" -H 'Content-Type: 
 both=$(grep -o '"choices":.*"usage"' <<<"$out")
 kill -TERM $job
 wait $job
+claim "SIGTERM to mpirun ends it" eval '! pgrep -f "pserve $TMP/tp4" >/dev/null'
 "$BIN/pserve" "$TMP/tp4" --port 0 --threads 1 --model-name m >"$TMP/one.out" 2>/dev/null &
 job=$!
 for _ in {1..300}; do port=$(sed -n 's/.*ready on http:\/\/127\.0\.0\.1:\([0-9]*\).*/\1/p' "$TMP/one.out"); [ -n "$port" ] && break; sleep 0.1; done
 run curl -sS "http://127.0.0.1:$port/v1/completions" -H 'Content-Type: application/json' -d "$body"
 claim "its answer has the bits of one rank's" [ -n "$both" -a "$(grep -o '"choices":.*"usage"' <<<"$out")" = "$both" ]
 kill $job
-kill "${host_pid[@]}"
 finish
