@@ -50,6 +50,21 @@ TEST(a_training_step_has_the_cpu_s_bits)
     }
 }
 
+/* Latent attention whose one kv head is wider than what a task of attention keeps; values end inside it. */
+TEST(latent_attention_of_more_than_256_components_has_the_cpu_s_bits)
+{
+    struct model_config c;
+    for (int i = 0; i < RIG_FAMILIES; i++)
+        if (strstr(rig_families[i].name, "q not compressed"))
+            c = rig_family_config(i);
+    c.vocab = 101;
+    c.n_layers = 1;
+    c.latent.kv_rank = 290;
+    struct trained cpu = train(&c, "cpu"), gpu = train(&c, "cuda");
+    CHECK(cpu.norm > 0);
+    CHECK(!memcmp(&cpu, &gpu, sizeof cpu));
+}
+
 /* ---- decoding ---- */
 /* The last token's logits: all tokens at once; or a prompt, three single tokens, the others but one
  * together, and the last one alone. */

@@ -63,7 +63,8 @@ static float dot(enum dtype dt, const float *x, const float *y, int n)
         s = step(dt, x[i], y[i], s);
     return pair_end(dt, n, s);
 }
-static const float zero_row[512];
+#define WIDEST_HEAD 576
+static const float zero_row[WIDEST_HEAD];
 /* Key or value row j of kv head g; behind the last key pages are zero. */
 static const float *row_of(const struct world *w, const float *x, int g, int64_t j)
 {
@@ -83,7 +84,7 @@ static float score(const struct world *w, float dot, float *slope)
 }
 
 struct online {
-    float m, l, o[512];
+    float m, l, o[WIDEST_HEAD];
 };
 static void ref_block(const struct world *w, int h, int64_t p, int64_t b, struct online *s)
 {

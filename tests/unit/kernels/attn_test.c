@@ -190,6 +190,14 @@ TEST(bf16_equals_the_definition_for_all_lengths_and_head_dims)
         for (int t = 0; t < 6; t++)
             check_case(DT_BF16, 1, 2, head_dims[i], lengths[t], 1);
 }
+/* One task's share on a GPU ends at 256 components: the last slice is whole, short, or a single component. */
+TEST(heads_of_more_than_256_components_equal_the_definition)
+{
+    check_case(DT_F32, 1, 2, 257, 65, 1);
+    check_case(DT_F32, 1, 1, 576, 65, 1);
+    check_case(DT_BF16, 1, 2, 320, 65, 1);
+    check_case(DT_BF16, 1, 1, 512, 5, 1);
+}
 TEST(an_odd_head_dim_ends_with_a_zero_pair_half) { check_case(DT_BF16, 1, 1, 7, 70, 1); }
 TEST(groups_of_query_heads_equal_the_definition)
 {
@@ -677,13 +685,13 @@ TEST(values_that_begin_their_keys_give_the_bits_of_values_of_their_own)
     static const struct {
         int group, d, v;
         int64_t T;
-    } cases[] = {
-        { 8, 40, 32, 70 }, { 3, 24, 16, 130 }, { 2, 80, 64, 5 }, { 1, 18, 12, 66 }, { 16, 64, 48, 33 }
-    };
+    } cases[] = { { 8, 40, 32, 70 },  { 3, 24, 16, 130 }, { 2, 80, 64, 5 },
+                  { 1, 18, 12, 66 },  { 16, 64, 48, 33 }, { 2, 576, 512, 65 },
+                  { 2, 320, 256, 5 }, { 1, 530, 258, 9 }, { 128, 280, 200, 3 } };
     struct dev *dev = dev_new(2);
     struct isa isa[5];
     for (int dt = DT_F32; dt <= DT_BF16; dt++)
-        for (int c = 0; c < 5; c++) {
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
             struct world *w = latent_world(dt, cases[c].group, cases[c].d, cases[c].v, cases[c].T);
             for (int i = 0, n = isas(isa); i < n; i++)
                 if (!latent_same(dev, isa[i].ops, w, cases[c].v))
