@@ -61,10 +61,20 @@ def pairs():
         store(name, w)
 
 
-routers = [k for k in head if k.endswith(".gate.weight") and head[k]["shape"][0] <= 16]
+def bias(values):
+    """What is added to the logits (gpt-oss) or to the scores that choose (DeepSeek)."""
+    for name in biases:
+        w, (rows,) = matrix(name)
+        for expert, x in values.items():
+            w[expert % rows] = x
+        store(name, w)
+
+
+routers = [k for k in head if k.endswith((".gate.weight", ".router.weight")) and head[k]["shape"][0] <= 16]
+biases = [k for k in head if k.endswith((".router.bias", ".e_score_correction_bias"))]
 assert routers
 CASES = dict(equal_rows=equal_rows, zero=zero, pairs=pairs, first_absent=lambda: column({0: -50.0}), two_absent=lambda: column({2: -50.0, 3: -50.0}),
              two_take_all=lambda: column({1: 50.0, 4: 50.0}), last_takes_all=lambda: column({-1: 50.0}),
-             first_takes_all=lambda: column({0: 50.0}))
+             first_takes_all=lambda: column({0: 50.0}), bias_takes_all=lambda: bias({-1: 50.0}))
 CASES[case]()
 open(path, "wb").write(data[:8 + size] + body)

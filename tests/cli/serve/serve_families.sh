@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
 # serve_families.sh - every family's served log-probs are ptrain --eval-logprobs', bit for bit, and name the weights: see serve_families.py.
-# Trained here for two steps, in another layout, and served from a Hugging Face folder. A sample; serve_families_all.sh has every family in both dtypes at every tp.
+# Trained here for two steps, in another layout, and served from a Hugging Face folder. A sample; serve_families_all.sh has every
+# family without experts in both dtypes at every tp, serve_experts_all.sh those with experts.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/train_lib.bash"
 command -v python3 >/dev/null || { skip "no python3"; finish; }
@@ -33,22 +34,24 @@ served() {
     n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))
 }
 
-if [ "${SERVE_FAMILIES:-sample}" = all ]; then
+case ${SERVE_FAMILIES:-sample} in
+dense)
     for name in llama-biases llama3 tied mistral qwen2 qwen3 gpt2 gemma2 gemma3 neox; do
         for dtype in fp32 bf16; do
             served $name $dtype "--tp 1" "--tp 2 --prefill-chunk 7" "--tp 4 --prefix-cache off" "--tp 8 --prefill-chunk 50" \
-                "--tp 1 --threads 2 --max-batch 5 --ctx 256 --kv-memory 2MB"
+                "--tp 1 --threads 2 --max-batch 5 --ctx 256 --kv-memory few"
         done
-    done
-    declare -A last=([qwen2_moe]="--tp 1 --prefix-cache off")    # 6 experts are fewer than 8 ranks
-    for name in mixtral qwen2_moe qwen3_moe; do
+    done ;;
+experts)
+    declare -A last=([qwen2_moe]="--tp 1 --prefix-cache off" [gpt_oss]="--tp 1 --prefix-cache off")    # 6 experts are fewer than 8 ranks
+    for name in mixtral qwen2_moe qwen3_moe gpt_oss deepseek_v3; do
         for dtype in fp32 bf16; do
             served $name $dtype "--tp 1" "--tp 2 --prefill-chunk 7" "--tp 4 --prefix-cache off" "--tp 8 --prefill-chunk 50" \
-                "--tp 2 --ep 2 --prefix-cache off" "--tp 4 --ep 4 --prefill-chunk 7" "--tp 4 --ep 4 --max-batch 5 --ctx 256 --kv-memory 2MB" \
-                "${last[$name]:---tp 8 --ep 8 --prefill-chunk 50}"
+                "--tp 2 --ep 2 --prefix-cache off" "--tp 4 --ep 4 --prefill-chunk 7" "--tp 4 --ep 4 --max-batch 5 --ctx 256 --kv-memory few" \
+                "--tp 2 --ctx 256 --kv-memory few" "${last[$name]:---tp 8 --ep 8 --prefill-chunk 50}"
         done
-    done
-else
+    done ;;
+*)
     served mistral fp32 "--tp 1 --prefill-chunk 50"
     served qwen2 bf16 "--tp 2"
     served qwen3 bf16 "--tp 1"
@@ -56,6 +59,6 @@ else
     served qwen2_moe fp32 "--tp 4 --ep 4 --prefill-chunk 7"
     served gemma2 bf16 "--tp 2 --prefill-chunk 50"
     served gemma3 fp32 "--tp 1"
-    served neox bf16 "--tp 1"
-fi
+    served neox bf16 "--tp 1" ;;
+esac
 finish
