@@ -214,12 +214,12 @@ struct experts_buf {
     void *act;     /* dt [capacity][inter] */
     float *sum;    /* comm memory [capacity][hidden]: experts' outputs; backward: gradients of their inputs */
     void *row;     /* dt [capacity][hidden]: these, rounded */
-    void *home;    /* ep > 1: dt [rows k][hidden]: home rows by expert, sent or returned */
+    void *home;    /* ep > 1: dt [home rows k][hidden]: by expert, sent or returned */
     void *arrived; /* ep > 1: dt [capacity][hidden] */
-    float *arrived_weight; /* ep > 1: [capacity] */
-    void *moved;           /* ep > 1: dt [capacity][hidden]: rows in the order of arrival */
-    float *home_out;       /* ep > 1: [rows][hidden]: results of home rows */
-    float *home_weight;    /* ep > 1: [rows k]: home rows' weights by expert; backward: their gradients */
+    float *arrived_weight;          /* ep > 1: [capacity] */
+    void *moved;                    /* ep > 1: dt [capacity][hidden]: rows in the order of arrival */
+    float *home_out;                /* ep > 1: [home rows][hidden]: results, to be gathered over tp */
+    float *home_weight;             /* ep > 1: [home rows k]: weights by expert; backward: their gradients */
     struct comm_request *moving[2]; /* ep > 1: rows, and numbers of rows, under way (moe_rows.c) */
     int32_t *spread; /* ep > 1: [rows] of the host: a row's place in home_out, -1: another rank's */
     struct mlp_buf shared;

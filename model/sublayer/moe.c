@@ -408,9 +408,9 @@ static int run_again(const struct pass *p, const struct sublayer *s, struct bran
     TRY(experts_begin_round(p, b, round, e));
     TRY(rows_gather(m, &p->r, rows_of(branch->h, m->dt, own, m->hidden), &h, e));
     TRY(experts_send(p, b, h, b->arrived, e));
-    TRY(experts_arrive(b, 0, e));
     if (b->packs && round == 1)
         weight_pack_now(p, s, PACK_UP, b->packs, b->pack_memory);
+    TRY(experts_arrive(b, 0, e));
     run_up(p, s, b, h, packs);
     rc = rows_gather(m, &p->r, rows_of(p->w->dx_body, m->dt, own, m->hidden), dx, e);
 out:

@@ -132,20 +132,29 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
         carve_rounds(s, m, c, from, b);
 }
 
+/* The most home rows of a rank: its blocks of every sequence (experts_share), the same number on all. */
+static int64_t home_rows(const struct model *m, const struct call_shape *c)
+{
+    int64_t len = c->rows / c->n_seq, share = block_size(len, m->grain) * (m->grain / m->local.layout.tp);
+    return c->n_seq * (share < len ? share : len);
+}
+
 static void carve_dispatch(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                            const struct carver *from, struct experts_buf *b)
 {
     size_t el = dtype_size(m->dt);
+    int64_t home = home_rows(m, c), n = home * s->experts.router.k;
+    int gathers = m->local.layout.tp > 1 && c->own == c->rows; /* results of home rows, over tp */
 
     b->arrivals = arrivals_of(s, m, c);
     arrivals_carve(&b->arrivals, from->of[LIFE_HOST]);
     b->spread = carve(from, LIFE_HOST, c->rows, sizeof *b->spread);
-    b->home = carve(from, LIFE_COMM, c->rows * s->experts.router.k * m->hidden, el);
+    b->home = carve(from, LIFE_COMM, n * m->hidden, el);
     b->arrived = carve(from, LIFE_COSTLY, b->capacity * m->hidden, el);
     b->arrived_weight = carve(from, LIFE_COSTLY, b->capacity, sizeof(float));
     b->moved = carve(from, LIFE_COMM, b->capacity * m->hidden, el);
-    b->home_out = carve(from, LIFE_COMM, c->rows * m->hidden, sizeof(float));
-    b->home_weight = carve(from, LIFE_COMM, c->rows * s->experts.router.k, sizeof(float));
+    b->home_out = carve(from, LIFE_COMM, gathers ? home * m->hidden : 0, sizeof(float));
+    b->home_weight = carve(from, LIFE_COMM, n, sizeof(float));
 }
 
 void experts_carve(const struct sublayer *s, const struct model *m, const struct call_shape *c,

@@ -2,7 +2,7 @@
 # all
 # plan_memory.sh - the peak that every rank's tracked allocator saw, beside what --dry-run plans for the fullest rank: within 5 % in both
 # directions, in all and by category (a category of less than 2 % of the whole: within 2 % of that), for seventeen layouts
-# of a dense model and fourteen of a mixture of experts.
+# of a dense model and fifteen of a mixture of experts.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 40000 >"$TMP/text"
 config "$TMP/model.json" hidden_size=256 num_hidden_layers=8 num_attention_heads=8 num_key_value_heads=4 head_dim=32 intermediate_size=704 vocab_size=8192
@@ -63,6 +63,7 @@ compare_layouts <<'LAYOUTS'
 --ranks 4 --ep 2 --zero 2
 --ranks 8 --ep 4 --zero 1
 --tp 2 --ep 4 --ranks 4 --zero 3
+--tp 2 --sp --ep 4 --ranks 4
 --ranks 2 --ep 2 --recompute full
 --ranks 4 --ep 4 --recompute selective --dtype bf16
 --pp 2 --ep 2 --ranks 4 --micro-batch 1 --schedule zero-bubble
