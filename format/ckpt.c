@@ -59,11 +59,12 @@ static int open_driver(struct ckpt *c, struct err *e)
 int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *how, struct err *e)
 {
     static const struct ckpt_open_opts none = { 0 };
+    char local[URL_LOCAL_BYTES];
     if (!how)
         how = &none;
 
-    if (!strncmp(path, "file://", 7))
-        path += 7;
+    if (url_local_path(path, local))
+        path = local;
     if (is_url(path) && !store_is_url(path))
         return err_set(e, ERR_USAGE,
                        "%s: give https://, http://, file://, s3://bucket/prefix or hf://owner/name", path);

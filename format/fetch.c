@@ -1,5 +1,6 @@
 /* fetch.c - see fetch.h: downloaded in parallel to DST.tmp-fetch, verified, then renamed to DST. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/io.h"
@@ -51,19 +52,42 @@ static int make_parents(const char *path, struct err *e)
     return io_make_dirs(parent, e);
 }
 
+/* Removes the lock file of a cache that is closed. 1: the folder has nothing else, so no byte has arrived. */
+static int is_empty(const char *tmp)
+{
+    struct err ignored;
+    char *users = io_join(tmp, ".users");
+    if (users)
+        io_unlink(users, &ignored);
+    free(users);
+    return tmp_folder_is_unused(tmp);
+}
+
+/* Opens what was fetched, the folder or the one file of it, and reads everything. */
+static int verify(const char *path, struct err *e)
+{
+    struct ckpt *c = NULL;
+    int rc = ckpt_open(&c, path, NULL, e);
+    if (rc >= 0)
+        rc = ckpt_verify(c, 0, e);
+    ckpt_close(c);
+    return rc;
+}
+
 int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct err *e)
 {
     char tmp[PATH_BYTES];
     struct url_cache_fetch all = { .n_threads = how->n_threads, .log = how->log, .hidden = ".metadata" };
     struct url_cache *r = NULL;
-    struct ckpt *c = NULL;
+    char *path = NULL;
     size_t n = strlen(dst);
     int rc = 0, lock = -1;
     while (n > 1 && dst[n - 1] == '/')
         n--;
-    if (!store_is_url(url))
+    if (!store_is_url(url) && strncmp(url, "file://", 7))
         return err_set(e, ERR_USAGE,
-                       "%s: give a URL: https://, http://, s3://bucket/prefix or hf://owner/name", url);
+                       "%s: give a URL: https://, http://, file://, s3://bucket/prefix or hf://owner/name",
+                       url);
     if (n == 0 || n + 16 > PATH_BYTES)
         return err_set(e, ERR_USAGE, "a folder's name has %zu bytes: choose another one", n);
     if (io_exists(dst))
@@ -76,19 +100,22 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
         log_line(how->log, "%.*s: %s", (int)strcspn(url, "?"), url, url_cache_remark(r));
     TRY(url_cache_fetch_all(r, &all, e));
     how->received = url_cache_bytes(r);
+    if (!(path = strdup(url_cache_path(r)))) {
+        rc = err_set(e, ERR_MEMORY, "no memory for a path");
+        goto out;
+    }
     url_cache_close(r);
     r = NULL;
-    TRY(ckpt_open(&c, tmp, NULL, e));
-    TRY(ckpt_verify(c, 0, e));
-    ckpt_close(c);
+    TRY(verify(path, e));
+    free(path);
     rc = ckpt_reveal(tmp, dst, e);
     io_close(lock);
     return rc;
 out:
     url_cache_close(r);
-    ckpt_close(c);
+    free(path);
     /* wrong bytes: the next attempt begins anew; after other errors it goes on from what has arrived */
-    if (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT || tmp_folder_is_unused(tmp))
+    if (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT || is_empty(tmp))
         ckpt_abandon(tmp, -1);
     io_close(lock);
     if (e->code == ERR_STOPPED)

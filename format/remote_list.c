@@ -120,7 +120,7 @@ static int list_folder(struct url_cache *c, struct err *e)
     TRY(url_cache_small(c, FMT_CONFIG, e));
     for (int i = 0; i < TOKENIZER_FILES; i++)
         TRY(url_cache_small(c, tokenizer_file_names[i], e));
-    if (is_foreign && url_cache_is_http(c))
+    if (is_foreign && url_cache_has_parent(c))
         TRY(config_above(c, e));
 out:
     return rc < 0 ? rc : 0;

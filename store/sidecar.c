@@ -42,11 +42,25 @@ static int list_tokenizer(struct url_cache *c, const char *file, const void *unu
     return 0;
 }
 
+/* Keeps a copy of the path for the caller. */
+static const char *keep_path(struct sidecars *all, const char *path, struct err *e)
+{
+    char **grown = realloc(all->path, sizeof(*grown) * (size_t)(all->n_paths + 1));
+    if (grown)
+        all->path = grown;
+    if (!grown || !(grown[all->n_paths] = strdup(path))) {
+        err_set(e, ERR_MEMORY, "%s: no memory to open it", path);
+        return NULL;
+    }
+    return grown[all->n_paths++];
+}
+
 static const char *open_sidecar(struct sidecars *all, const char *where, const struct url_cache_opts *how,
                                 struct err *e)
 {
-    if (!strncmp(where, "file://", 7))
-        return where + 7;
+    char local[URL_LOCAL_BYTES];
+    if (url_local_path(where, local))
+        return keep_path(all, local, e);
     if (!strstr(where, "://"))
         return where;
     if (!store_is_url(where)) {
@@ -81,6 +95,9 @@ void sidecar_close(struct sidecars *all)
 {
     for (int i = 0; i < all->n; i++)
         url_cache_close(all->item[i]);
+    for (int i = 0; i < all->n_paths; i++)
+        free(all->path[i]);
     free(all->item);
+    free(all->path);
     *all = (struct sidecars){ 0 };
 }

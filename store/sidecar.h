@@ -14,6 +14,8 @@ extern const char *const tokenizer_file_names[TOKENIZER_FILES];
 struct sidecars {
     int n;
     struct url_cache **item;
+    int n_paths;
+    char **path; /* of file:// URLs */
 };
 
 /* A path is returned as it is. A URL is transferred whole into the cache that all processes of the machine

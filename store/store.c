@@ -47,7 +47,7 @@ void store_stop_on(struct store *s, const volatile sig_atomic_t *stop) { s->stop
 int store_is_stopped(const struct store *s) { return s->stop && *s->stop; }
 const char *store_commit(const struct store *s) { return s->commit; }
 const char *store_revision(const struct store *s) { return s->wanted; }
-int store_is_http(const struct store *s) { return !s->hub && !s->s3; }
+int store_has_parent(const struct store *s) { return !s->hub && !s->s3; }
 int64_t store_bytes(const struct store *s) { return atomic_load(&((struct store *)s)->received); }
 
 /* A commit is 40 hex digits; anything else is not put into URLs. */
@@ -147,6 +147,8 @@ int store_stat(struct store *s, const char *name, struct store_info *info, struc
     struct place p;
     char why[CURL_ERROR_SIZE];
     int rc = 0;
+    if (s->local)
+        return local_stat(s, name, info, e);
     memset(info, 0, sizeof *info);
     for (int tries = 0; rc >= 0; tries++) {
         struct answer a = {
@@ -251,6 +253,8 @@ int store_read(struct store *s, const char *name, const struct store_info *info,
     struct answer a = {
         .s = s, .linked_bytes = -1, .dst = dst, .accept = info->ranges ? 206 : 200, .fd = -1
     };
+    if (s->local)
+        return n ? local_read(s, name, info, off, n, dst, e) : 0;
     if (!info->ranges && (off || n != info->bytes))
         return err_set(e, ERR_INTERNAL,
                        "a part of a file was asked for where there are no ranges: please report it");

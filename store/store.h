@@ -1,4 +1,5 @@
-/* store.h - files at a URL (http, https, s3, hf), read by range over libcurl. Local files need no store. */
+/* store.h - files at a URL (http, https, s3, hf), read by range over libcurl, or of this machine (file). Where
+ * no copy is wanted, a file:// URL is a path (url_local_path) and needs no store. */
 #ifndef SHARDLINE_STORE_STORE_H
 #define SHARDLINE_STORE_STORE_H
 
@@ -17,8 +18,11 @@ struct store_info {
 
 /* ---- URLs ---- */
 
-/* 1: path is a URL that store_open knows. */
+/* 1: path is a URL of another machine that store_open knows. store_open knows file:// too. */
 int store_is_url(const char *path);
+/* Fills path with what a file:// URL names, %XX decoded. 0: url is no file:// URL, or the path is too long. */
+#define URL_LOCAL_BYTES 4096
+int url_local_path(const char *url, char path[URL_LOCAL_BYTES]);
 /* Splits the URL of a file: folder is the URL without the last part of its path, name that part with %XX
  * decoded. 0: the URL does not end in a name of at most 255 bytes, or has 2000 bytes or more. */
 int url_split(const char *url, char folder[2048], char name[256]);
@@ -30,8 +34,8 @@ int url_split(const char *url, char folder[2048], char name[256]);
 int store_open(struct store **out, const char *url, struct err *e);
 /* Closes the connections. NULL is allowed. */
 void store_close(struct store *s);
-/* 1: a plain http or https URL: neither the hub nor S3. */
-int store_is_http(const struct store *s);
+/* 1: the folder above the URL may be asked for files: http, https, file; neither the hub nor S3. */
+int store_has_parent(const struct store *s);
 
 /* From now on requests end with ERR_STOPPED, and are not repeated, when *stop is not 0. stop outlives s;
  * NULL: none. */

@@ -1,5 +1,5 @@
-/* store_priv.h - private to url.c (what a URL means), http_get.c (one request) and store.c (requests
- * repeated). */
+/* store_priv.h - private to url.c (what a URL means), http_get.c (one request), store.c (requests
+ * repeated) and local.c (files of this machine). */
 #ifndef SHARDLINE_STORE_STORE_PRIV_H
 #define SHARDLINE_STORE_STORE_PRIV_H
 
@@ -19,6 +19,7 @@ struct store {
     char token[512];              /* sent to the host of base only */
     struct sigv4_key aws;
     int hub, s3; /* s3: redirects are not followed, a signature is for one host */
+    int local;   /* file://: base is a path, and nothing is sent */
     long stall_s;
     const volatile sig_atomic_t *stop;
     pthread_mutex_t lock;
@@ -36,6 +37,12 @@ struct place {
 int store_read_url(struct store *s, const char *url, struct err *e);
 /* The URL of file `name`; characters that mean something in a URL are encoded. ERR_USAGE: too long. */
 int store_place(const struct store *s, const char *name, struct place *p, struct err *e);
+
+/* local.c: the same for file:// URLs. store_stat and store_read call these. */
+int local_open(struct store *s, const char *url, struct err *e);
+int local_stat(struct store *s, const char *name, struct store_info *info, struct err *e);
+int local_read(struct store *s, const char *name, const struct store_info *info, int64_t off, int64_t n,
+               void *dst, struct err *e);
 
 /* The last response to a request (of a redirect only the hub's own headers are kept) and where its body
  * goes. */

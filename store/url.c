@@ -188,6 +188,7 @@ int store_read_url(struct store *s, const char *url, struct err *e)
         const char *scheme;
         int (*open)(struct store *s, const char *url, struct err *e);
     } kinds[] = {
+        { "file://", local_open },
         { "hf://", open_hf },
         { "s3://", open_s3 },
         { "http", open_http },

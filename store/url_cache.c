@@ -213,7 +213,7 @@ int url_cache_small(struct url_cache *c, const char *name, struct err *e)
 }
 
 const char *url_cache_dir(const struct url_cache *c) { return c->dir; }
-int url_cache_is_http(const struct url_cache *c) { return store_is_http(c->store); }
+int url_cache_has_parent(const struct url_cache *c) { return store_has_parent(c->store); }
 int url_cache_n_large(const struct url_cache *c) { return c->n; }
 
 /* ---- what other processes found ---- */

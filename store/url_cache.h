@@ -53,8 +53,8 @@ void url_cache_close(struct url_cache *c);
 
 /* The folder on this machine. */
 const char *url_cache_dir(const struct url_cache *c);
-/* 1: the URL is a plain http or https one: neither the hub nor S3. */
-int url_cache_is_http(const struct url_cache *c);
+/* 1: the folder above the URL may be asked for files ("../config.json"): neither the hub nor S3. */
+int url_cache_has_parent(const struct url_cache *c);
 /* The number of large files listed so far. */
 int url_cache_n_large(const struct url_cache *c);
 /* Transfers a small file (256 MiB at most): 1: it is present, 0: there is none. */

@@ -29,16 +29,16 @@ static void open_url(const char *url, const char *name)
     struct place p;
     struct sigv4_lines lines;
     struct err e = { 0 };
-    if (!store_is_url(url) || store_open(&s, url, &e) < 0)
+    if ((!store_is_url(url) && strncmp(url, "file://", 7)) || store_open(&s, url, &e) < 0)
         return;
-    if (store_place(s, name, &p, &e) >= 0 && s->s3)
+    if (!s->local && store_place(s, name, &p, &e) >= 0 && s->s3)
         sigv4_sign(&lines, &s->aws, p.url, "bytes=0-0", 1700000000);
     store_close(s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    char folder[2048], file[256];
+    char folder[2048], file[256], path[URL_LOCAL_BYTES];
     char *url = next_text(&data, &n), *name = next_text(&data, &n);
     const char *profiles = fuzz_write("credentials", data, n);
     setenv("AWS_SHARED_CREDENTIALS_FILE", profiles, 1);
@@ -46,6 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     unsetenv("AWS_ACCESS_KEY_ID");
     unsetenv("HF_TOKEN");
     url_split(url, folder, file);
+    url_local_path(url, path);
     open_url(url, name);
     free(url);
     free(name);
