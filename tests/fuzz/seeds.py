@@ -162,6 +162,17 @@ for extra in ({}, dict(normalizer=dict(type="Sequence", normalizers=[dict(type=t
               dict(post_processor=dict(type="TemplateProcessing", single=[dict(SpecialToken=dict(id="<s>", type_id=0)), dict(Sequence=dict(id="A", type_id=0))], pair=[], special_tokens={"<s>": dict(id="<s>", ids=[5], tokens=["<s>"])})),
               dict(decoder=dict(type="Sequence", decoders=[dict(type="Replace", pattern=dict(String="_"), content=" "), dict(type="ByteFallback"), dict(type="Fuse"), dict(type="Strip", content=" ", start=1, stop=0), dict(type="ByteLevel"), dict(type="Metaspace", replacement="_", prepend_scheme="always")]))):
     seed("tokenizer", json.dumps({**small_tok, **extra}))
+cases = read(here + "/../unit/text/text_unigram_cases.inc").decode()
+cases = cases[cases.index("tokenizers[] = {"):]
+for t in re.findall(r'((?:\s*"(?:[^"\\]|\\.)*")+)\s*,', cases[:cases.index("};")]):
+    seed("tokenizer", b"".join(ast.literal_eval("b" + x) for x in re.findall(r'"(?:[^"\\]|\\.)*"', t)))
+pieces = [["<unk>", 0.0], ["<s>", 0.0], ["</s>", 0.0], ["\u2581", -2.0], ["\u2581the", -3.5], ["a", -4.0], ["b", -4.25], ["ab", -3.0], ["ing", -3.25], ["\u4e2d", -6.0]]
+unigram = {**small_tok, "normalizer": dict(type="Precompiled", precompiled_charsmap=None), "pre_tokenizer": dict(type="Metaspace", replacement="\u2581", prepend_scheme="always", split=True),
+           "decoder": dict(type="Metaspace", replacement="\u2581", prepend_scheme="always", split=True), "added_tokens": []}
+for normalizer in (None, dict(type="Replace", pattern=dict(Regex=" {2,}"), content=" ")):
+    seed("tokenizer", json.dumps({**unigram, "normalizer": normalizer, "model": dict(type="Unigram", unk_id=0, vocab=pieces, byte_fallback=False)}))
+seed("tokenizer", json.dumps({**unigram, "normalizer": None, "model": dict(type="Unigram", unk_id=0, vocab=pieces + [[f"<0x{i:02X}>", -9.0] for i in range(256)], byte_fallback=True)}))
+seed("tokenizer", json.dumps({**unigram, "model": dict(type="Unigram", unk_id=None, vocab=pieces)}))
 for t in re.findall(r'^\{ ("(?:[^"\\]|\\.)*")', read(here + "/../unit/text/text_template_cases.inc").decode(), re.M):
     try: seed("template", ast.literal_eval("b" + t))
     except Exception: pass
@@ -187,6 +198,12 @@ if bin:
     for i, field in enumerate((["--jsonl-field", "text"], [])):
         subprocess.run([bin + "/ptok", "prepare", "--tokenizer", "bytes", text, "--out", f"{tmp}/t{i}.bin", *field], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         seed("tokfile", b"\1" + read(f"{tmp}/t{i}.bin")); seed("tokfile", b"\0" + read(f"{tmp}/t{i}.bin"))
+    # version 2: the file carries its tokenizer
+    os.makedirs(tmp + "/tok")
+    with open(tmp + "/tok/tokenizer.json", "w") as f: json.dump({**unigram, "normalizer": None, "model": dict(type="Unigram", unk_id=0, vocab=pieces)}, f)
+    with open(tmp + "/tok/chat_template.jinja", "w") as f: f.write("{% for m in messages %}{{ m.content }}{% endfor %}")
+    subprocess.run([bin + "/ptok", "prepare", "--tokenizer", tmp + "/tok", text, "--out", tmp + "/t2.bin", "--jsonl-field", "text"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    seed("tokfile", b"\1" + read(tmp + "/t2.bin")); seed("tokfile", b"\0" + read(tmp + "/t2.bin"))
 lines = b'{"text":"a\\u00e9b"}\n\n{"n":1,"text":"c"}\r\n{"text":"d"}'
 for i, x in ((0, b"plain text\n" * 30), (4, b"plain \xc3\xa9\xf0\x9f\xa6\x8a text" * 30), (1, lines), (5, lines)): seed("source", bytes([i]) + x)
 if shutil.which("zstd"):
