@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/jx.h"
 #include "train/eval.h"
@@ -40,7 +41,9 @@ static int eval_only(struct work *w, struct log *term, struct err *e)
     if (first && o->eval_logprobs && !(f = io_write_text(o->eval_logprobs, 0, e)))
         rc = -e->code;
     TRY(comm_agree(w->ranks->mesh.all, rc, e));
+    term->last_s = clock_s(); /* the first plain line comes after ten seconds: short evaluations have ended */
     TRY(eval_run(w, term, &loss, f, e));
+    log_close(term); /* the result begins a line of its own */
 
     if (f && fclose(f))
         rc = err_sys(e, "%s: cannot write", o->eval_logprobs);

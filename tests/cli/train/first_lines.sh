@@ -46,6 +46,7 @@ run python3 check.py log.jsonl 2
 claim "and adds a line of its own to the log" [ $rc = 0 ]
 run ptrain --eval-only --init a/step-6 --eval-data text --eval-batches 2 --seq-len 32 --global-batch 4
 claim "eval-only takes a part as well" has "$out" '"windows":8,"tokens":256}'
+claim "and prints what it will do, and no progress when that is short" eval '[[ $err == *"ptrain: evaluation of 8 windows of 32 tokens" ]]'
 
 printf 'stepz = 3\n' >bad.toml
 run ptrain --config bad.toml --data text --out b
@@ -81,6 +82,22 @@ done
 # steps of a second and more, so that the second Ctrl-C comes within one
 run python3 hands.py 2 "$BIN/ptrain" --config run.toml --threads 1 --global-batch 32 --seq-len 256 --out d
 claim "a second Ctrl-C ends it at once" eval '[[ $out == *"$answer"* && $out == *" 130" ]] && [ ! -e d/step-2 ]'
+
+# the progress of an evaluation: windows that only grow, of those that will be evaluated, before a result on a line of its own
+cat >progress.py <<'PY'
+import re, sys
+said = sys.stdin.read()
+lines = re.findall(r"\r\x1b\[Kptrain: evaluated (\d+)/(\d+) windows  left \d+ s", said)
+assert lines and all(n == sys.argv[1] for _, n in lines), said
+done = [int(d) for d, _ in lines]
+assert done == sorted(set(done)) and 0 < done[0] and done[-1] <= int(sys.argv[1]), done
+assert re.search(r'\n\{"loss":[\d.]+,"perplexity":[\d.]+,"windows":%s,' % sys.argv[1], said) if sys.argv[2] == "only" else \
+    re.search(r"ptrain: step 2: evaluation loss [\d.]+, perplexity [\d.]+", said), said
+PY
+run python3 hands.py 0 "$BIN/ptrain" --eval-only --init a/step-6 --eval-data text --eval-batches 100 --seq-len 32 --global-batch 4 --threads 1
+claim "eval-only shows its progress on a terminal" eval 'python3 progress.py 400 only <<<"$out"'
+run python3 hands.py 0 "$BIN/ptrain" --config run.toml --threads 1 --steps 2 --eval-data text --eval-every 2 --eval-batches 100 --out p
+claim "an evaluation between steps, too" eval 'python3 progress.py 400 steps <<<"$out"'
 
 # a tokenizer of its own: 256 bytes, 3 merges, an end
 python3 - <<'PY'
