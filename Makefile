@@ -4,6 +4,9 @@
 CC      ?= gcc
 CONFIG  ?= release
 V       ?= 0
+Q       := $(if $(filter 0,$V),@)
+# as many jobs as cores, where no -j is given; in recipes only, where MAKEFLAGS is complete
+JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 PREFIX  ?= /usr/local
 DESTDIR ?=
 FIXTURES ?=
@@ -63,7 +66,7 @@ CUDA_SRC := $(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c kerne
 LIB_SRC  := $(filter-out %_main.c kernels/cuda/%,$(wildcard $(addsuffix /*.c,$(ROOMS)) $(addsuffix /*/*.c,$(ROOMS)))) $(if $(filter kernels,$(ROOMS)),$(CUDA_SRC))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o) $(if $(and $(CUDA),$(filter kernels,$(ROOMS))),$(CU_SRC:%.cu=$B/obj/%.o))
 MAIN_SRC := $(wildcard $(addsuffix /*_main.c,$(ROOMS) tools))
-PROGS    := $(foreach m,$(MAIN_SRC),$B/bin/$(notdir $(m:_main.c=)))
+PROGS    := $(foreach m,$(MAIN_SRC),$B/bin/$(notdir $(m:_main.c=))) $(if $(filter fuzz,$(CONFIG)),,$B/bin/shardline-plot)
 TEST_SRC := $(wildcard tests/unit/*/*_test.c tests/ranks/*_test.c)
 TESTS    := $(TEST_SRC:%.c=$B/%)
 FUZZ_SRC := $(wildcard tests/fuzz/*_fuzz.c)
@@ -78,7 +81,7 @@ endif
 .PHONY: all programs tests benches fuzzers fuzz link setup-check demo test test-all bench bench-reshard bench-train bench-serve bench-foreign sanitize check check-layers style-check check-names tidy install dist deb clean help
 all: programs
 programs: setup-check
-	@$(MAKE) --no-print-directory $(PROGS) $(LINK)
+	@$(MAKE) --no-print-directory $(JOBS) $(if $(Q),-s) $(PROGS) $(LINK)
 
 link:
 	@mkdir -p build && ln -sfn $(CONFIG)/bin build/bin
@@ -87,7 +90,6 @@ link:
 setup-check:
 	@tools/setup --check >/dev/null || { echo "make: or let tools/setup run it" >&2; exit 1; }
 
-Q := $(if $(filter 0,$V),@)
 $B/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  cc    $<")
@@ -125,6 +127,9 @@ $B/bin/$(notdir $(1:_main.c=)): $B/obj/$(1:.c=.o) $(patsubst %.c,$B/obj/%.o,$(fi
 	$(Q)$(CC) $(CFLAGS_ALL) -o $$@ $$^ $$(LIBS)
 endef
 $(foreach m,$(MAIN_SRC),$(eval $(call program,$(m))))
+# plot's name in the Debian package, where /usr/bin/plot is plotutils'
+$B/bin/shardline-plot: $B/bin/plot
+	$(Q)ln -sf plot $@
 
 # The emulated objects stand before the library, so that the linker takes this device and not the library's. A static pattern rule: make would
 # prefer the rule below while some of these objects are missing.
@@ -166,10 +171,10 @@ $(FAKE_DEVICE) $(FAKE_NCCL):
 	$(Q)$(CC) $(CFLAGS_ALL) -shared -o $@ $^
 $(TESTS): | $(FAKE_DEVICE)
 tests: programs
-	@$(MAKE) --no-print-directory $(TESTS) $(FUZZERS) $(FAKE_DEVICE) $(FAKE_NCCL)
+	@$(MAKE) --no-print-directory $(JOBS) $(if $(Q),-s) $(TESTS) $(FUZZERS) $(FAKE_DEVICE) $(FAKE_NCCL)
 fuzzers: $(FUZZERS)
 benches: programs
-	@$(MAKE) --no-print-directory $(BENCHES)
+	@$(MAKE) --no-print-directory $(JOBS) $(if $(Q),-s) $(BENCHES)
 .SECONDARY:
 
 # these install missing packages and print what they install
@@ -217,7 +222,9 @@ install: programs
 # a tarball of the last commit; a Debian package of this build
 dist:
 	@tools/package dist
-deb: programs
+deb:
+	@tools/setup --deb --check >/dev/null || { echo "make: or let tools/setup --deb run it" >&2; exit 1; }
+	@$(MAKE) --no-print-directory programs
 	@tools/package deb $B/bin
 
 clean:

@@ -1,9 +1,9 @@
 # An image that serves a checkpoint: docker build -f serve/pserve.Dockerfile -t shardline-serve .
 # docker run -p 8000:8000 -v /models/mine:/model --shm-size 8g shardline-serve --tp 4 --api-key-file /run/secrets/keys
 FROM debian:12 AS build
-RUN apt-get update && apt-get install -y --no-install-recommends build-essential pkg-config ca-certificates
+RUN apt-get update && apt-get install -y --no-install-recommends make
 COPY . /src
-RUN cd /src && tools/setup && make -j"$(nproc)" && make deb
+RUN cd /src && tools/setup --deb && make deb
 
 FROM debian:12
 COPY --from=build /src/build/shardline_*.deb /tmp/

@@ -1,5 +1,5 @@
-/* store.h - files at a URL (http, https, s3, hf), read by range over libcurl, or of this machine (file). Where
- * no copy is wanted, a file:// URL is a path (url_local_path) and needs no store. */
+/* store.h - files at a URL (http, https, s3, hf), read by range over libcurl, or of this machine (file).
+ * Where no copy is wanted, a file:// URL is a path (url_local_path) and needs no store. */
 #ifndef SHARDLINE_STORE_STORE_H
 #define SHARDLINE_STORE_STORE_H
 
@@ -20,7 +20,7 @@ struct store_info {
 
 /* 1: path is a URL of another machine that store_open knows. store_open knows file:// too. */
 int store_is_url(const char *path);
-/* Fills path with what a file:// URL names, %XX decoded. 0: url is no file:// URL, or the path is too long. */
+/* Fills path with what a file:// URL names, %XX decoded. 0: it is no file:// URL, or the path is too long. */
 #define URL_LOCAL_BYTES 4096
 int url_local_path(const char *url, char path[URL_LOCAL_BYTES]);
 /* Splits the URL of a file: folder is the URL without the last part of its path, name that part with %XX

@@ -55,19 +55,26 @@ static const struct opt table[] = {
 /* clang-format on */
 
 static void print_version(FILE *out) { comm_version(out, "plot", ""); }
-static const struct opt_program program = {
-    "plot",
-    "draws the figures of runs from ptrain's --log files",
-    "RUN.jsonl...",
-    table,
-    1,
-    -1,
-    print_version,
-    .examples = "# the loss in the terminal, and as a picture\n"
-                "plot run.jsonl --svg loss.svg\n"
-                "# two runs in one chart\n"
-                "plot --y grad_norm run.jsonl other.jsonl\n",
-};
+/* clang-format off */
+#define PROGRAM(name) { \
+    name, "draws the figures of runs from ptrain's --log files", "RUN.jsonl...", table, 1, -1, \
+    print_version, \
+    .examples = "# the loss in the terminal, and as a picture\n" \
+                name " run.jsonl --svg loss.svg\n" \
+                "# two runs in one chart\n" \
+                name " --y grad_norm run.jsonl other.jsonl\n", \
+}
+/* clang-format on */
+
+/* plotutils has a /usr/bin/plot, so the Debian package has this program under the second name alone. */
+static const struct opt_program names[] = { PROGRAM("plot"), PROGRAM("shardline-plot") };
+
+/* The program under the name that it was started by. */
+static const struct opt_program *named(const char *argv0)
+{
+    const char *slash = strrchr(argv0, '/');
+    return &names[!strcmp(slash ? slash + 1 : argv0, names[1].name)];
+}
 
 /* One curve: a figure of a run, or one item of a figure that is a list. */
 struct run {
@@ -626,10 +633,11 @@ int main(int argc, char **argv)
     struct opt_args args;
     struct err e = { 0 };
     struct runs all = { 0 };
+    const struct opt_program *program = named(argv[0]);
     io_begin();
-    int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
+    int rc = opt_parse(program, argc, argv, &o, &args, NULL, &e);
     if (rc)
-        return io_end(rc, &e, "plot");
+        return io_end(rc, &e, program->name);
 
     o.title = o.title ? o.title : o.y;
     TRY(check_target("svg", o.svg, &args, &e));
@@ -654,6 +662,6 @@ out:
         free(all.run[i].y);
     }
     free(all.run);
-    opt_free(&program, &o, &args);
-    return io_end(rc, &e, "plot");
+    opt_free(program, &o, &args);
+    return io_end(rc, &e, program->name);
 }

@@ -64,7 +64,7 @@ static const struct {
     { "tokenizer-name", "tokenizer", NULL },
     { "tokenizer-name-or-path", "tokenizer", NULL },
     { "max-restarts", "restarts", NULL },
-    { "tensorboard-dir", "log", "give --log FILE: plot --tensorboard DIR makes event files of it" },
+    { "tensorboard-dir", "log", "give --log FILE: shardline-plot --tensorboard DIR makes event files of it" },
     { "wandb-project", "log", "give --log FILE: a follower in tools/ sends it" },
     /* training: the model */
     { "model-name-or-path", "init", NULL },
