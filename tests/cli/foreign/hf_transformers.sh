@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # all
 # hf_transformers.sh - what we write is what transformers reads: its logits from our folders are the reference's, and from a model trained
-# here the trainer's own log-probabilities. Needs a python ($PYTHON, else python3) with torch, transformers and numpy; $FIXTURES.
+# here the trainer's own log-probabilities. Of fused experts both are read: what we write by transformers, what transformers writes by us. Needs a python ($PYTHON, else python3) with torch, transformers and numpy; $FIXTURES.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 python=${PYTHON:-python3}
@@ -30,6 +30,8 @@ def against_reference(folder, ref):
         (a, b), (lo, hi) = p["logits_rows"], p["logits_positions"]
         worst = max(worst, float(numpy.abs(logits(model, p["ids"]).numpy()[lo:hi] - want[a:b]).max()))
     assert worst < 1e-4, "logits differ by %g" % worst
+    if folder.endswith("-fused"):
+        model.save_pretrained(folder + "-theirs", save_original_format=False)
 def against_trainer(folder, lines, text):
     model, worst, n = load(folder), 0.0, 0
     tokens = transformers.AutoTokenizer.from_pretrained(folder)
@@ -58,9 +60,14 @@ while args:
 PY
 
 args=() names=()
-for dir in "${FIXTURES:-}"/hf/hf/*/; do
+for dir in "${FIXTURES:-}"/hf/hf/*/ "${FIXTURES:-}"/experts/hf/*/; do
     [ -d "$dir/model" ] || continue
     m=$(basename "$dir")
+    case $m in mixtral* | qwen2moe* | qwen3moe* | deepseek*)
+        run reshard --format hf --experts fused "$dir/model" "$m-fused"
+        claim "$m is written with fused experts" [ $rc = 0 ]
+        args+=("$m-fused" "$dir/ref") names+=("$m-fused") ;;
+    esac
     run reshard --tp 4 "$dir/model" "$m-4"
     run reshard --format hf --shard-size 300kB "$m-4" "$m"
     claim "$m is written" [ $rc = 0 ]
@@ -81,5 +88,8 @@ done
 "$python" logits.py "${args[@]}" >said 2>python.err || cat python.err
 for m in "${names[@]}"; do
     claim "transformers reads $m to the same numbers: $(grep "^$m " said)" grep -q "^$m ok$" said
+    [[ $m = *-fused ]] || continue
+    claim "$m: transformers writes fused experts, too" grep -q "experts.gate_up_proj" "$m-theirs"/*.safetensors
+    claim "$m: and they have our digest" [ "$("$BIN/reshard" digest "$m-theirs")" = "$("$BIN/reshard" digest "$m")" ]
 done
 finish
