@@ -34,7 +34,7 @@ int local_open(struct store *s, const char *url, struct err *e)
     char path[URL_LOCAL_BYTES];
     if (!url_local_path(url, path) || !*path || strlen(path) >= sizeof s->base)
         return err_set(e, ERR_USAGE, "give file:///path/of/a/folder or file:///path/of/a/file");
-    snprintf(s->base, sizeof s->base, "%s", path);
+    memcpy(s->base, path, strlen(path) + 1);
     s->local = 1;
     return 0;
 }
