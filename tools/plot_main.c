@@ -322,6 +322,14 @@ static void set_unit(struct page *g, enum x_kind kind, double longest)
     }
 }
 
+/* How many ticks the x axis should have: steps are whole numbers, so few steps have few. */
+static int x_ticks(enum x_kind kind, double range)
+{
+    if (kind != X_STEP || range >= 5)
+        return 5;
+    return range < 1 ? 1 : (int)range;
+}
+
 static struct page page_of(struct run *runs, int n, const struct plot_opts *o)
 {
     struct page g = { .scale = 1 };
@@ -330,7 +338,7 @@ static struct page page_of(struct run *runs, int n, const struct plot_opts *o)
     for (int k = 0; g.scale > 1 && k < n; k++)
         for (int64_t i = 0; i < runs[k].n; i++)
             runs[k].x[i] /= g.scale;
-    axis_make(&g.x, r.x0 / g.scale, r.x1 / g.scale, o->log_x, 0, 5);
+    axis_make(&g.x, r.x0 / g.scale, r.x1 / g.scale, o->log_x, 0, x_ticks((enum x_kind)o->x, r.x1 - r.x0));
     axis_make(&g.y, r.y0, r.y1, o->log_y, 1, 5);
     return g;
 }

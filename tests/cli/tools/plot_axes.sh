@@ -18,6 +18,9 @@ x_ticks() { tail -n 1 <<<"$out" | tr -s ' '; }
 run plot run.jsonl --height 13
 claim "round ticks on y, and the range ends at them" [ "$(ticks)" = "600 400 200 0 " ]
 claim "round ticks on x" [ "$(x_ticks)" = " 20 40 60 step" ]
+head -n 4 run.jsonl >few.jsonl
+run plot few.jsonl
+claim "steps are whole numbers" [ "$(x_ticks)" = " 1 2 3 step" ]
 run plot run.jsonl --height 25 --log-y --x time
 claim "a logarithmic y axis: 1, 2, 5 times powers of ten" [ "$(ticks)" = "1000 500 200 100 50 20 10 " ]
 claim "wall-clock time in minutes" [ "$(x_ticks)" = " 20 40 60 minutes" ]
