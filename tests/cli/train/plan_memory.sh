@@ -14,8 +14,8 @@ measured() {
 }
 whole() { grep '"when":"end"' "$TMP/$1.jsonl" | tr '{' '\n' | sed -n 's/.*"total":\[[0-9]*,\([0-9]*\)\].*/\1/p' | sort -n | tail -n 1; }
 planned() { sed -n "s/^$1 *\([0-9.]*\) \([kMG]*B\) a rank$/\1 \2/p" <<<"$plan" | awk '{ print $1 * ($2 ~ /G/ ? 1e9 : $2 ~ /M/ ? 1e6 : $2 ~ /k/ ? 1e3 : 1) }'; }
-# near MEASURED PLANNED WHOLE
-near() { awk -v a="${1:-0}" -v b="${2:-0}" -v w="$3" 'BEGIN { d = a > b ? a - b : b - a; exit !(d <= 0.05 * a || (a < 0.02 * w && d <= 0.02 * w)) }'; }
+# near MEASURED PLANNED WHOLE: how many messages wait at one time is different in each run: 0.5 % of the whole
+near() { awk -v a="${1:-0}" -v b="${2:-0}" -v w="$3" 'BEGIN { d = a > b ? a - b : b - a; exit !(d <= 0.05 * a || d <= 0.005 * w || (a < 0.02 * w && d <= 0.02 * w)) }'; }
 
 compare_layouts() {         # of its input, a layout a line
     local layout words plan all cat
