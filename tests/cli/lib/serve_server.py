@@ -74,7 +74,7 @@ class Server:
         self.host, self.port = (m.group(1), int(m.group(2))) if m else (None, None)
         self.ready_s = time.monotonic() - self.begin
 
-    def request(self, method, path, body=None, headers=None, timeout=120):
+    def request(self, method, path, body=None, headers=None, timeout=300):
         c = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
         if isinstance(body, (dict, list)):
             body, headers = json.dumps(body), {"Content-Type": "application/json", **(headers or {})}

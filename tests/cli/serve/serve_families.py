@@ -20,6 +20,12 @@ def trainers(window):
     return [None if x is None else bits(x) for x in window["logprobs"]]
 
 
+def same(what, got, want):
+    """got: answers, or the exceptions that came instead."""
+    differ = [(i, g, w) for i, (g, w) in enumerate(zip(got, want)) if g != w]
+    claim(what, not differ, f"{len(differ)} differ: {str(differ[:1])[:600]}")
+
+
 def few_pages(args):
     """The arguments with memory for two sequences and a bit; the server says what one needs."""
     refused = Server(checkpoint, *["1" if a == "few" else a for a in args])
@@ -41,14 +47,14 @@ for spec in sys.argv[3:]:
     for i, (w, a) in enumerate(zip(windows, alone)):
         got = [None if x is None else bits(x) for x in a[0][2][:len(w["ids"])]]
         claim(f"{spec}: window {i} has the trainer's log-probs, bit for bit", got == trainers(w), f"{got[:4]} expected {trainers(w)[:4]}")
-    claim(f"{spec}: all at once, three times each, as alone", together(asks) == alone * 3)
+    same(f"{spec}: all at once, three times each, as alone", together(asks), alone * 3)
     first = first or alone
     claim(f"{spec}: the answers of the first server", alone == first)
     longer = [lambda i=i, w=w: essence(s.complete(prompt=w["ids"][:50 + i], **dict(WISH, max_tokens=150))) for i, w in enumerate(windows)]
     if any("few" in other.split() for other in sys.argv[3:]) and not first_long:
         first_long = [ask() for ask in longer]
     elif few:
-        claim(f"{spec}: longer answers at once, of which some are preempted, as alone", together(longer) == first_long)
+        same(f"{spec}: longer answers at once, of which some are preempted, as alone", together(longer), first_long)
     mark = s.complete(prompt=[1], max_tokens=1)["system_fingerprint"]
     claim(f"{spec}: an answer names the weights", mark == os.environ["WEIGHTS"], f"{mark} expected {os.environ['WEIGHTS']}")
     rc, err = s.stop()
