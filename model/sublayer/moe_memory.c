@@ -194,8 +194,8 @@ void experts_carve(const struct sublayer *s, const struct model *m, const struct
 /* ---- plans ---- */
 
 /* Copies of dgu and of the scaled gradient of outputs; of act and the experts' inputs, where layers or rounds
- * share their buffers; of the small products' gradients. Records wait with all rows of a call, however many
- * rounds these came in. */
+ * share their buffers; of the small products' gradients; of the shared expert's input, which the record of
+ * the router copies once more. Records wait with all rows of a call, however many rounds these came in. */
 size_t experts_deferred_bytes(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                               enum recompute recompute)
 {
@@ -208,8 +208,10 @@ size_t experts_deferred_bytes(const struct sublayer *s, const struct model *m, c
     sum += (size_t)(3 + 5 * (rounds ? leaves_of_experts(m, c) : 1)) * 64;
 
     sum += (size_t)(c->rows * (x->router.n_experts + 1)) * el;
-    if (has_shared(s))
+    if (has_shared(s)) {
         sum += mlp_deferred_bytes(&x->shared, m, c, recompute) + (size_t)(c->rows * m->hidden) * el;
+        sum += recompute != RECOMPUTE_NONE ? (size_t)(c->own * m->hidden) * el + 64 : 0;
+    }
     return sum;
 }
 

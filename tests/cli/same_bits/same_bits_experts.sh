@@ -14,6 +14,13 @@ same "six experts on four ranks, ZeRO-1" --ep 4 --ranks 4 --zero 1 --micro-batch
 same "an expert group of tp ranks, another one beside it" --tp 2 --ep 2 --ranks 4 --zero 2 --micro-batch 2
 same "an expert group over dp ranks, late weight gradients" --tp 2 --ep 4 --pp 2 --ranks 8 --schedule zero-bubble --micro-batch 1
 
+# every token takes every expert: the copies that late gradients take are all that was planned
+sed -i 's/"num_experts":6/"num_experts":2/; s/"num_experts_per_tok":3/"num_experts_per_tok":2/' "$TMP/model.json"
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 2 --seq-len 64 --global-batch 8 --threads 1)
+reference
+same "all rows on every rank, late weight gradients, layers computed again" --tp 2 --ep 2 --pp 2 --sp --ranks 4 \
+    --micro-batch 0 --schedule zero-bubble --recompute full
+
 family "$TMP/model.json" qwen3_moe
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 64 --global-batch 8 --threads 1 --dtype bf16)
 reference
