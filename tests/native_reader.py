@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""A second reader of native checkpoints, written from format/FORMAT.md alone: Python, standard library only, no speed.
+"""A second reader of native checkpoints, written from format/FORMAT.md alone: Python, standard library only,
+no speed.
 
     native_reader.py CKPT...              checks every checksum, cover and digest, prints both digests of each
     native_reader.py CKPT --tensor NAME   writes one tensor's bytes (row-major) to stdout
     native_reader.py --self               test vectors of the hashes
 
-Compressed files need python's compression.zstd, the package zstandard, or the program zstd: without any of them the status is 77.
-"""
+Compressed files need python's compression.zstd, the package zstandard, or the program zstd: without any of
+them the status is 77. """
 import functools, json, operator, os, shutil, struct, subprocess, sys
 
 M32, M64 = (1 << 32) - 1, (1 << 64) - 1
 BLOCK = 1 << 20
-SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2,
+         "U16": 2, "I8": 1, "U8": 1, "BOOL": 1,
          "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1}
-PACKED = {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}  # bits of an element; here each has a byte of its own once it is read
+# bits of an element; here each has a byte of its own once it is read
+PACKED = {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
 SIZES.update((dtype, 1) for dtype in PACKED)
 ROLES = {"weight": "", "master": "master.", "exp_avg": "exp_avg.", "exp_avg_sq": "exp_avg_sq."}
 
@@ -34,7 +37,8 @@ def need(ok, text):
 # ---- hashes: XXH64 and XXH3-128, seed 0 ----
 
 P32 = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
-P1, P2, P3, P4, P5 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+P1, P2, P3, P4, P5 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
+                      0x27D4EB2F165667C5)
 SECRET = bytes.fromhex(
     "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578825ad07dccff7221b8084674f743248ee03590e6813a264c"
     "3c2852bb91c300cb88d0658b1b532ea371644897a20df94e3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931c89f7ec9d9787364"
@@ -213,7 +217,8 @@ def digest(t, data):
     size, cols = SIZES[t["dtype"]], t["shape"][-1]
     out = [0, 0]
     for r in range(len(data) // size // cols if cols else 0):
-        row = struct.unpack_from("<%d%s" % (cols, {8: "Q", 4: "I", 2: "H", 1: "B"}[size]), data, r * cols * size)
+        row = struct.unpack_from("<%d%s" % (cols, {8: "Q", 4: "I", 2: "H", 1: "B"}[size]), data,
+                                 r * cols * size)
         for k in (0, 1):
             out[k] += sum(map(operator.mul, row, keys(A[k], cols))) * key(B[k], r)
     out = [x & M64 for x in out]
@@ -223,13 +228,17 @@ def digest(t, data):
 def digests(tensors, state):
     def lines(list_):
         order = sorted(list_, key=lambda t: (list(ROLES).index(t["role"]), t["name"].encode()))
-        return "".join("%s%s\t%s\t%s\t%s\n" % (ROLES[t["role"]], t["name"], t["dtype"], ",".join(map(str, t["shape"])), t["digest"]) for t in order)
+        return "".join("%s%s\t%s\t%s\t%s\n" %
+                       (ROLES[t["role"]], t["name"], t["dtype"], ",".join(map(str, t["shape"])), t["digest"])
+                       for t in order)
 
     weights = xxh128(lines(t for t in tensors if t["role"] == "weight").encode())
     if state is None:
         return weights, None
-    tail = "step %d\nseed %s\nepoch %d\nsample %d\n" % (state["step"], state["seed"], state["epoch"], state["sample"])
-    tail += "".join("counts %d %s\n" % (i, ",".join(map(str, layer))) for i, layer in enumerate(state.get("expert_counts", [])))
+    tail = "step %d\nseed %s\nepoch %d\nsample %d\n" % (state["step"], state["seed"], state["epoch"],
+                                                        state["sample"])
+    tail += "".join("counts %d %s\n" % (i, ",".join(map(str, layer))) for i,
+                    layer in enumerate(state.get("expert_counts", [])))
     return weights, xxh128((lines(tensors) + tail).encode())
 
 
@@ -247,8 +256,10 @@ def read_manifest(folder):
     need(raw[-36 - len(mark):-36] == mark, "manifest.json does not end with its checksum")
     need(raw[-36:] == b'"' + xxh128(raw[:-36]).encode() + b'"}\n', "manifest.json: checksum differs")
     m = json.loads(raw, object_pairs_hook=no_twice)
-    need(m["format"] == "shardline-checkpoint" and m["version"] == 1, "format %s version %s" % (m["format"], m["version"]))
-    need(not set(m["must_understand"]) - {"expert_counts", "planes", "zstd"}, "needs %s" % m["must_understand"])
+    need(m["format"] == "shardline-checkpoint" and m["version"] == 1,
+         "format %s version %s" % (m["format"], m["version"]))
+    need(not set(m["must_understand"]) - {"expert_counts", "planes", "zstd"},
+         "needs %s" % m["must_understand"])
     need(m["block_bytes"] == BLOCK, "block_bytes")
     return m
 
@@ -266,7 +277,8 @@ def zstd_decoder():
     except ImportError:
         pass
     if shutil.which("zstd"):
-        return lambda frame: subprocess.run(["zstd", "-dcq"], input=frame, stdout=subprocess.PIPE, check=True).stdout
+        return lambda frame: subprocess.run(["zstd", "-dcq"], input=frame, stdout=subprocess.PIPE,
+                                            check=True).stdout
     raise Skip("compressed, and neither compression.zstd, zstandard nor the program zstd is here")
 
 
@@ -370,7 +382,8 @@ def check_header(f, data, m):
             total *= x
         shape = p["extent"] if p["range"] == [0, total] else [p["range"][1] - p["range"][0]]
         need(h["dtype"] == t["dtype"] and h["shape"] == shape, "%s: %s" % (f["name"], name))
-        need(h["data_offsets"][0] == end and 8 + n + end == p["offset"], "%s: offset of %s" % (f["name"], name))
+        need(h["data_offsets"][0] == end and 8 + n + end == p["offset"],
+             "%s: offset of %s" % (f["name"], name))
         end = h["data_offsets"][1]
     need(len(head) == len(f["pieces"]) and 8 + n + end == len(data), "%s: tensors and pieces" % f["name"])
 
@@ -397,7 +410,8 @@ def read(folder):
     weights, state = digests(m["tensors"], m["state"])
     need(weights == m["weights_digest"] and state == m["state_digest"], "weights_digest or state_digest")
     text = "%s %s\n" % (("state", state) if state else ("weights", weights))
-    text += "".join("%s %d\n" % (k, m["layout"][k]) for k in ("cp", "dp", "ep", "pp", "tp", "vpp", "zero") if m["layout"].get(k, 1) != 1 or k != "vpp") + "version 1\n"
+    text += "".join("%s %d\n" % (k, m["layout"][k]) for k in ("cp", "dp", "ep", "pp", "tp", "vpp", "zero")
+                    if m["layout"].get(k, 1) != 1 or k != "vpp") + "version 1\n"
     need(xxh128(text.encode()) == m["save_id"], "save_id")
     return m, {ROLES[t["role"]] + t["name"]: bytes(d) for t, (d, _) in zip(m["tensors"], whole)}
 
@@ -409,7 +423,8 @@ def self_test():
     need(xxh64(b"") == 0xEF46DB3751D8E999, "xxh64 of nothing")
     for line in sys.stdin if not sys.stdin.isatty() else ():
         n, h64, h128 = line.split()
-        need("%016x" % xxh64(ramp[:int(n)]) == h64 and xxh128(ramp[:int(n)]) == h128, "hashes of %s bytes" % n)
+        need("%016x" % xxh64(ramp[:int(n)]) == h64 and xxh128(ramp[:int(n)]) == h128,
+             "hashes of %s bytes" % n)
     print("self test passed")
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """before_after.py - speed of two builds, in turn: did a change make something slower?
 
-usage: before_after.py OLD NEW [--rounds N] [--steps N] [--rows WORD,WORD]     OLD, NEW: folders with the programs
-Rows: training of the 110m model in fp32 and bf16 at 2 ranks (the best of --steps steps), decode of 1 and 32
-sequences of the 110m model in bf16, reshard of 1.6 GB from one rank to tp 2. The builds take turns, and every
-other round the new one goes first. Prints the median of each build and the median of the ratios new/old of the
-rounds (above 1: the new one is faster). Needs 6 GB in TMPDIR and a machine that does nothing else."""
+usage: before_after.py OLD NEW [--rounds N] [--steps N] [--rows WORD,WORD]     OLD, NEW: folders with the
+programs Rows: training of the 110m model in fp32 and bf16 at 2 ranks (the best of --steps steps), decode of 1
+and 32 sequences of the 110m model in bf16, reshard of 1.6 GB from one rank to tp 2. The builds take turns,
+and every other round the new one goes first. Prints the median of each build and the median of the ratios
+new/old of the rounds (above 1: the new one is faster). Needs 6 GB in TMPDIR and a machine that does nothing
+else."""
 import argparse
 import os
 import shutil
@@ -41,7 +42,8 @@ def resharding(bin_dir, a):
     made = os.path.join(a.tmp, "source")
     source = os.path.join(made, "step-1")
     if not os.path.exists(source):
-        subprocess.run([os.path.join(bin_dir, "ptrain"), "--data", os.path.join(a.tmp, "32000.u16"), "--out", made,
+        subprocess.run([os.path.join(bin_dir, "ptrain"), "--data", os.path.join(a.tmp, "32000.u16"), "--out",
+                        made,
                         "--model", os.path.join(a.tmp, "110m.json"), "--seq-len", "16", "--global-batch", "1",
                         "--steps", "1"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     target = os.path.join(a.tmp, "target")

@@ -1,8 +1,9 @@
 """contest.py - shared by the benches of whole programs: turns of contestants, rows, peers.
 
-A contestant is a function that runs once and returns one figure (higher is better) or None. Contestants take turns, and the best
-turn counts: the machine's speed changes within minutes, but hardly between two turns. Peers are other software: PEERS is a folder
-with programs that call it, PEER_PYTHON the interpreter that has its libraries. Without them a row has no peer."""
+A contestant is a function that runs once and returns one figure (higher is better) or None. Contestants take
+turns, and the best turn counts: the machine's speed changes within minutes, but hardly between two turns.
+Peers are other software: PEERS is a folder with programs that call it, PEER_PYTHON the interpreter that has
+its libraries. Without them a row has no peer."""
 import json
 import os
 import subprocess
@@ -19,13 +20,15 @@ def log(text):
 def peer_has(module, program):
     if not PEERS or not os.path.exists(os.path.join(PEERS, program)):
         return False
-    return subprocess.run([PYTHON, "-c", f"import {module}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    return subprocess.run([PYTHON, "-c", f"import {module}"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL).returncode == 0
 
 
 def peer_lines(program, *args, env=None, timeout=900):
     """The JSON lines a peer's program prints, [] when it fails."""
     try:
-        out = subprocess.run([PYTHON, os.path.join(PEERS, program), *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        out = subprocess.run([PYTHON, os.path.join(PEERS, program), *map(str, args)], stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL,
                              timeout=timeout, env=dict(os.environ, **(env or {})), cwd=PEERS)
     except subprocess.TimeoutExpired:
         return []
@@ -58,7 +61,8 @@ class Table:
         """ratio: of the figures unless given (the median over rounds, say)."""
         if peer and ratio is None:
             ratio = ours / peer if better == "higher" else peer / ours
-        self.rows.append({"name": name, "ours": ours, "peer": peer, "peer_name": peer_name, "unit": unit, "ratio": ratio and round(ratio, 4)})
+        self.rows.append({"name": name, "ours": ours, "peer": peer, "peer_name": peer_name, "unit": unit,
+                          "ratio": ratio and round(ratio, 4)})
         side = f"{peer:10.1f} {peer_name:14s} {ratio:6.2f}" if peer else " " * 10 + f" {'-':14s} {'-':>6s}"
         print(f"{name:58s} {ours:10.1f} {side}  {unit}{'  ' + note if note else ''}", flush=True)
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""moe_gguf.py - a mixture's Hugging Face folder (Mixtral, Qwen3-MoE; one file of bf16) as GGUF, for llama.cpp: the same weights.
+"""moe_gguf.py - a mixture's Hugging Face folder (Mixtral, Qwen3-MoE; one file of bf16) as GGUF, for
+llama.cpp: the same weights.
 
 usage: moe_gguf.py FOLDER FILE.gguf        (needs numpy and gguf)
-llama.cpp takes all experts of a layer as one tensor, norms and routers in fp32. Its arch "llama" (Mixtral) rotates neighbouring components,
-so rows of q and k change places; "qwen3moe" rotates halves, as the folder does."""
+llama.cpp takes all experts of a layer as one tensor, norms and routers in fp32. Its arch "llama" (Mixtral)
+rotates neighbouring components, so rows of q and k change places; "qwen3moe" rotates halves, as the folder
+does."""
 import json
 import os
 import sys
@@ -11,7 +13,8 @@ import sys
 import gguf
 import numpy as np
 
-ARCH = {"mixtral": ("llama", "block_sparse_moe", "w1", "w3", "w2"), "qwen3_moe": ("qwen3moe", "mlp", "gate_proj", "up_proj", "down_proj")}
+ARCH = {"mixtral": ("llama", "block_sparse_moe", "w1", "w3", "w2"),
+        "qwen3_moe": ("qwen3moe", "mlp", "gate_proj", "up_proj", "down_proj")}
 BF16 = gguf.GGMLQuantizationType.BF16
 
 
@@ -42,7 +45,8 @@ def neighbours(x, heads):
 
 def vocabulary(w, n):
     w.add_tokenizer_model("llama")
-    w.add_token_list([b"<unk>", b"<s>", b"</s>"] + [b"<0x%02X>" % b for b in range(256)] + [b"t%d" % i for i in range(259, n)])
+    w.add_token_list([b"<unk>", b"<s>", b"</s>"] + [b"<0x%02X>" % b for b in range(256)] +
+                     [b"t%d" % i for i in range(259, n)])
     w.add_token_scores([0.0] * n)
     w.add_token_types([2, 3, 3] + [6] * 256 + [1] * (n - 259))
     w.add_bos_token_id(1)
@@ -95,7 +99,8 @@ def main():
     w = gguf.GGUFWriter(path + ".part", arch[0])
     settings(w, f.c, f.c.get("moe_intermediate_size") or f.c["intermediate_size"])
     vocabulary(w, f.c["vocab_size"])
-    w.add_tensor("token_embd.weight", np.ascontiguousarray(f.get("model.embed_tokens")).view(np.uint8), raw_dtype=BF16)
+    w.add_tensor("token_embd.weight", np.ascontiguousarray(f.get("model.embed_tokens")).view(np.uint8),
+                 raw_dtype=BF16)
     for i in range(f.c["num_hidden_layers"]):
         layer(w, f, i, arch)
     w.add_tensor("output_norm.weight", fp32(f.get("model.norm")))

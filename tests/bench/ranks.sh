@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ranks.sh - the cost of more ranks than cores: a training step of the same total work with 8 ranks against 2, in turn. Prints rows as
-# tests/bench/run reads them; ratio 0.5: 8 ranks take twice the time.
+# ranks.sh - the cost of more ranks than cores: a training step of the same total work with 8 ranks against 2,
+# in turn. Prints rows as tests/bench/run reads them; ratio 0.5: 8 ranks take twice the time.
 # usage: BIN=DIR tests/bench/ranks.sh [TURNS (2) [OPTION OF PTRAIN...]]
 set -u
 turns=${1:-2}
@@ -11,12 +11,16 @@ awk 'BEGIN { srand(1); while (n++ < 200000) printf "%c", 97 + int(rand() * 26) }
 
 # step_ms ARGS...: milliseconds of the steps past the first, one a line
 step_ms() {
-    "$BIN/ptrain" --data "$tmp/text" --model 10m --seq-len 128 --global-batch 8 --steps 5 --out "$tmp/out" --log "$tmp/log" "$@" >/dev/null 2>"$tmp/err" ||
+    "$BIN/ptrain" --data "$tmp/text" --model 10m --seq-len 128 --global-batch 8 --steps 5 --out "$tmp/out" \
+        --log "$tmp/log" "$@" >/dev/null 2>"$tmp/err" ||
         { sed 's/^/ranks: /' "$tmp/err" | tail -n 1 >&2; exit 1; }
-    sed -n '1,$s/.*"step":\([0-9]*\),"loss".*"tokens":\([0-9]*\),"tokens_per_s":\([0-9.e+]*\).*/\1 \2 \3/p' "$tmp/log" | awk 'NR > 1 { print $2 / $1 / $3 * 1000 }'
+    sed -n '1,$s/.*"step":\([0-9]*\),"loss".*"tokens":\([0-9]*\),"tokens_per_s":\([0-9.e+]*\).*/\1 \2 \3/p' \
+        "$tmp/log" | awk 'NR > 1 { print $2 / $1 / $3 * 1000 }'
     rm -rf "$tmp/out"
 }
-median() { sort -n | awk '{ x[NR] = $1 } END { print NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2 }'; }
+median() {
+    sort -n | awk '{ x[NR] = $1 } END { print NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2 }'
+}
 
 rows=
 for layout in "dp" "zero 3" "tp"; do
@@ -32,8 +36,10 @@ for layout in "dp" "zero 3" "tp"; do
         done
     done
     two=$(median <"$tmp/2") eight=$(median <"$tmp/8")
-    row=$(awk -v l="$layout" -v a="$eight" -v b="$two" 'BEGIN { printf "{\"name\":\"training step 10m, %s, 8 ranks\",\"ours\":%.1f,\"peer\":%.1f,\"peer_name\":\"2 ranks\",\"unit\":\"ms\",\"ratio\":%.3f}", l, a, b, b / a }')
-    awk -v l="$layout" -v a="$eight" -v b="$two" 'BEGIN { printf "training step 10m, %-8s 8 ranks %8.1f ms   2 ranks %8.1f ms   %5.2f times the time\n", l, a, b, a / b }'
+    row=$(awk -v l="$layout" -v a="$eight" -v b="$two" \
+        'BEGIN { printf "{\"name\":\"training step 10m, %s, 8 ranks\",\"ours\":%.1f,\"peer\":%.1f,\"peer_name\":\"2 ranks\",\"unit\":\"ms\",\"ratio\":%.3f}", l, a, b, b / a }')
+    awk -v l="$layout" -v a="$eight" -v b="$two" \
+        'BEGIN { printf "training step 10m, %-8s 8 ranks %8.1f ms   2 ranks %8.1f ms   %5.2f times the time\n", l, a, b, a / b }'
     rows+=${rows:+,}$row
 done
 echo "{\"rows\":[$rows]}"

@@ -1,4 +1,5 @@
-"""serve_models.py - the models that serve_bench.py serves: shapes, and Hugging Face folders of them with random weights."""
+"""serve_models.py - the models that serve_bench.py serves: shapes, and Hugging Face folders of them with
+random weights."""
 import array
 import json
 import os
@@ -7,14 +8,18 @@ from types import SimpleNamespace as Shape
 
 
 def dense(h, layers, heads, kv, ffn, vocab):
-    return Shape(type="llama", h=h, layers=layers, heads=heads, kv=kv, d=h // heads, ffn=ffn, vocab=vocab, experts=0, k=0)
+    return Shape(type="llama", h=h, layers=layers, heads=heads, kv=kv, d=h // heads, ffn=ffn, vocab=vocab,
+                 experts=0, k=0)
 
 
 def mixture(kind, h, layers, heads, kv, d, ffn, experts, k):
-    return Shape(type=kind, h=h, layers=layers, heads=heads, kv=kv, d=d, ffn=ffn, vocab=32000, experts=experts, k=k)
+    return Shape(type=kind, h=h, layers=layers, heads=heads, kv=kv, d=d, ffn=ffn, vocab=32000,
+                 experts=experts, k=k)
 
 
-SIZES = {  # dense: the shapes of the peers' programs. Mixtures: 1.0 billion parameters, of which a token uses 300 and 200 million
+# dense: the shapes of the peers' programs. Mixtures: 1.0 billion parameters, of which a token uses 300 and
+# 200 million
+SIZES = {
     "260k": dense(64, 5, 8, 4, 172, 512),
     "tiny": dense(288, 6, 6, 6, 768, 32000),
     "110m": dense(768, 12, 12, 12, 2048, 32000),
@@ -22,7 +27,9 @@ SIZES = {  # dense: the shapes of the peers' programs. Mixtures: 1.0 billion par
     "mixtral-1b": mixture("mixtral", 1024, 12, 16, 4, 64, 3072, 8, 2),
     "qwen3moe-1b": mixture("qwen3_moe", 1024, 12, 16, 4, 64, 384, 64, 8),
 }
-FFN = {"llama": ("mlp.", "gate_proj", "up_proj", "down_proj"), "mixtral": ("block_sparse_moe.", "w1", "w3", "w2"), "qwen3_moe": ("mlp.", "gate_proj", "up_proj", "down_proj")}
+FFN = {"llama": ("mlp.", "gate_proj", "up_proj", "down_proj"),
+       "mixtral": ("block_sparse_moe.", "w1", "w3", "w2"),
+       "qwen3_moe": ("mlp.", "gate_proj", "up_proj", "down_proj")}
 
 
 def mlp(s, at):
@@ -40,7 +47,8 @@ def tensors(s):
     for i in range(s.layers):
         at = f"model.layers.{i}."
         yield at + "input_layernorm.weight", (s.h,)
-        for part, shape in (("q", (s.heads * s.d, s.h)), ("k", (s.kv * s.d, s.h)), ("v", (s.kv * s.d, s.h)), ("o", (s.h, s.heads * s.d))):
+        for part, shape in (("q", (s.heads * s.d, s.h)), ("k", (s.kv * s.d, s.h)), ("v", (s.kv * s.d, s.h)),
+                            ("o", (s.h, s.heads * s.d))):
             yield at + f"self_attn.{part}_proj.weight", shape
         if s.type == "qwen3_moe":
             for part in "qk":
@@ -52,13 +60,17 @@ def tensors(s):
 
 
 def config(s, dtype):
-    c = {"model_type": s.type, "hidden_size": s.h, "num_hidden_layers": s.layers, "num_attention_heads": s.heads, "num_key_value_heads": s.kv, "head_dim": s.d,
-         "intermediate_size": s.ffn, "vocab_size": s.vocab, "max_position_embeddings": 2048, "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    c = {"model_type": s.type, "hidden_size": s.h, "num_hidden_layers": s.layers,
+         "num_attention_heads": s.heads, "num_key_value_heads": s.kv, "head_dim": s.d,
+         "intermediate_size": s.ffn, "vocab_size": s.vocab, "max_position_embeddings": 2048,
+         "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
          "hidden_act": "silu", "torch_dtype": "bfloat16" if dtype == "bf16" else "float32"}
     if s.type == "mixtral":
-        c.update(architectures=["MixtralForCausalLM"], num_local_experts=s.experts, num_experts_per_tok=s.k, sliding_window=None)
+        c.update(architectures=["MixtralForCausalLM"], num_local_experts=s.experts, num_experts_per_tok=s.k,
+                 sliding_window=None)
     elif s.type == "qwen3_moe":
-        c.update(architectures=["Qwen3MoeForCausalLM"], num_experts=s.experts, num_experts_per_tok=s.k, moe_intermediate_size=s.ffn, norm_topk_prob=True, decoder_sparse_step=1,
+        c.update(architectures=["Qwen3MoeForCausalLM"], num_experts=s.experts, num_experts_per_tok=s.k,
+                 moe_intermediate_size=s.ffn, norm_topk_prob=True, decoder_sparse_step=1,
                  mlp_only_layers=[])
     return c
 
@@ -67,12 +79,15 @@ def make_model(size, dtype, where):
     """A Hugging Face folder. Matrices are normal numbers repeated, each from another place; norms are 1."""
     s, rng, width = SIZES[size], random.Random(7), 2 if dtype == "bf16" else 4
     floats = array.array("f", (rng.gauss(0, 0.02) for _ in range(1 << 18)))
-    block = floats.tobytes() if width == 4 else array.array("H", (x >> 16 for x in array.array("I", floats.tobytes()))).tobytes()
+    block = floats.tobytes() if width == 4 else array.array("H",
+                                                            (x >> 16 for x in array.array("I",
+                                                                floats.tobytes()))).tobytes()
     os.makedirs(where)
     header, at = {}, 0
     for name, shape in tensors(s):
         n = width * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": "BF16" if width == 2 else "F32", "shape": shape, "data_offsets": [at, at + n]}
+        header[name] = {"dtype": "BF16" if width == 2 else "F32", "shape": shape,
+                        "data_offsets": [at, at + n]}
         at += n
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)

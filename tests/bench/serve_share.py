@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""serve_share.py - the share of HTTP and the scheduler in a step of decoding: time between two calls of the model, CPU time of HTTP's threads.
+"""serve_share.py - the share of HTTP and the scheduler in a step of decoding: time between two calls of the
+model, CPU time of HTTP's threads.
 
 usage: serve_share.py [--bin DIR] [--size 110m] [--dtype bf16] [--threads N]
-In the trace (pserve --trace) a step reaches from one first embed to the next, and the model's part ends with its last kernel (ce_sum). The
-rest is sampling, text, answers and scheduling. HTTP's threads run at the same time on the same cores; their CPU time is given per step."""
+In the trace (pserve --trace) a step reaches from one first embed to the next, and the model's part ends with
+its last kernel (ce_sum). The rest is sampling, text, answers and scheduling. HTTP's threads run at the same
+time on the same cores; their CPU time is given per step."""
 import argparse
 import json
 import os
@@ -30,11 +32,13 @@ def thread_seconds(pid):
 
 def decode(a, tmp, n):
     trace = os.path.join(tmp, "trace.json")
-    p = subprocess.Popen([os.path.join(a.bin, "pserve"), os.path.join(tmp, "model"), "--port", "0", "--threads", str(a.threads), "--ctx", "1024",
+    p = subprocess.Popen([os.path.join(a.bin, "pserve"), os.path.join(tmp, "model"), "--port", "0",
+                          "--threads", str(a.threads), "--ctx", "1024",
                           "--trace", trace], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     url = p.stdout.readline().split("ready on ")[1].split()[0]
     before = thread_seconds(p.pid)
-    subprocess.run([os.path.join(a.bin, "pbench"), "--url", url, "--requests", str(n), "--concurrency", str(n), "--prompt-tokens", "16", "--output-tokens", "60",
+    subprocess.run([os.path.join(a.bin, "pbench"), "--url", url, "--requests", str(n), "--concurrency",
+                    str(n), "--prompt-tokens", "16", "--output-tokens", "60",
                     "--vocab", str(SIZES[a.size][5])], stdout=subprocess.DEVNULL, check=True)
     after = thread_seconds(p.pid)
     p.send_signal(signal.SIGTERM)
@@ -45,7 +49,8 @@ def decode(a, tmp, n):
 
 def steps(trace):
     """(seconds of a step, seconds of it outside the model) for every step but the last."""
-    events = sorted((e["ts"], e["ts"] + e["dur"], e["name"]) for e in trace["traceEvents"] if e.get("cat") == "kernel" and e["tid"] == 0)
+    events = sorted((e["ts"], e["ts"] + e["dur"], e["name"]) for e in trace["traceEvents"]
+                    if e.get("cat") == "kernel" and e["tid"] == 0)
     out, begin, end = [], None, None
     for b, e, name in events:
         if begin is None:

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""train_bench.py - training speed beside PyTorch and DeepSpeed: tokens/s of the best step, contestants in turn.
+"""train_bench.py - training speed beside PyTorch and DeepSpeed: tokens/s of the best step, contestants in
+turn.
 
 usage: train_bench.py [--bin DIR] [--rounds N] [--steps N] [--into FILE [--seconds S]] [--list] [WORD...]
-WORD...: only rows whose name has every WORD; WORD,WORD: one of the two. --into: adds new figures to FILE and does not measure those in
-it again; no measurement begins after S seconds. The same command, repeated while its status is 3, measures all rows in pieces.
-PEERS=DIR (a folder with train_torch.py) and PEER_PYTHON=python with torch add the peers. MFU: operations of products and causal
-attention as a share of the speed of products that the same run measures. Nothing is saved: the ranks are killed after the last step.
-Mixtures of experts (10m-moe, 110m-moe) stand beside a dense model of equal active shape (the ratio is that of the MFUs) and beside
-transformers + torch (train_torch_moe.py, which needs PEER_PYTHON alone); their ratios are medians of the ratios of the turns."""
+WORD...: only rows whose name has every WORD; WORD,WORD: one of the two. --into: adds new figures to FILE and
+does not measure those in it again; no measurement begins after S seconds. The same command, repeated while
+its status is 3, measures all rows in pieces. PEERS=DIR (a folder with train_torch.py) and PEER_PYTHON=python
+with torch add the peers. MFU: operations of products and causal attention as a share of the speed of products
+that the same run measures. Nothing is saved: the ranks are killed after the last step. Mixtures of experts
+(10m-moe, 110m-moe) stand beside a dense model of equal active shape (the ratio is that of the MFUs) and
+beside transformers + torch (train_torch_moe.py, which needs PEER_PYTHON alone); their ratios are medians of
+the ratios of the turns."""
 import argparse
 import json
 import os
@@ -23,12 +26,14 @@ import time
 
 from contest import PYTHON, Table, log, peer_has, peer_lines
 
-SIZES = {  # hidden, layers, heads, ffn, vocabulary: the shapes of the peers' program; sequences a step at 256 tokens, half as many at 512
+# hidden, layers, heads, ffn, vocabulary: the shapes of the peers' program; sequences a step at 256 tokens,
+# half as many at 512
+SIZES = {
     "10m": (256, 6, 4, 704, 8192, 8),
     "110m": (768, 12, 12, 2048, 32000, 4),
 }
-# hidden, layers, heads, kv heads, width of an expert, vocabulary, sequences of 256 a step; 8 experts, 2 of them for a token: 256 rows an expert
-# and step at least
+# hidden, layers, heads, kv heads, width of an expert, vocabulary, sequences of 256 a step; 8 experts, 2 of
+# them for a token: 256 rows an expert and step at least
 MIXTURES = {
     "10m-moe": (384, 6, 8, 4, 512, 256, 8),
     "110m-moe": (768, 12, 12, 12, 1024, 32000, 4),
@@ -59,9 +64,11 @@ def best_step(a, model, vocab, flags):
         os.unlink(logs)
     out = os.path.join(a.tmp, "out")
     shutil.rmtree(out, ignore_errors=True)         # the last run may have saved
-    cmd = [os.path.join(a.bin, "ptrain"), "--data", os.path.join(a.tmp, f"{vocab}.u16"), "--out", out, "--model", os.path.join(a.tmp, model + ".json"),
+    cmd = [os.path.join(a.bin, "ptrain"), "--data", os.path.join(a.tmp, f"{vocab}.u16"), "--out", out,
+           "--model", os.path.join(a.tmp, model + ".json"),
            "--steps", a.steps + 2, "--log", logs, *flags]
-    p = subprocess.Popen([str(x) for x in cmd], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    p = subprocess.Popen([str(x) for x in cmd], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                         start_new_session=True)
     steps, deadline = [], time.time() + 300
     while len(steps) < a.steps + 1 and time.time() < deadline and p.poll() is None:
         time.sleep(0.05)
@@ -82,23 +89,29 @@ def best_step(a, model, vocab, flags):
 
 def peer(size, layout, dtype, seq, steps, mode, compiled):
     ranks, threads, _, _ = LAYOUTS[layout]
-    args = ["--mode", mode, "--size", size, "--dtype", dtype, "--ranks", ranks, "--threads", threads, "--seq", seq, "--batch", sequences(size, seq), "--steps", steps]
+    args = ["--mode", mode, "--size", size, "--dtype", dtype, "--ranks", ranks, "--threads", threads, "--seq",
+            seq, "--batch", sequences(size, seq), "--steps", steps]
     lines = peer_lines("train_torch.py", *args, *(["--compile"] if compiled else []))
-    return {"value": lines[-1]["value"], "rss": lines[-1]["config"].get("peak_rss_mib_per_rank", 0) * 2**20} if lines else None
+    return {"value": lines[-1]["value"],
+            "rss": lines[-1]["config"].get("peak_rss_mib_per_rank", 0) * 2**20} if lines else None
 
 
 def make_inputs(tmp):
     rng = random.Random(1)
     for size, (h, layers, heads, ffn, vocab, _) in SIZES.items():
         with open(os.path.join(tmp, size + ".json"), "w") as f:
-            json.dump({"model_type": "llama", "hidden_size": h, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads,
-                       "intermediate_size": ffn, "vocab_size": vocab, "max_position_embeddings": 2048, "tie_word_embeddings": False}, f)
+            json.dump({"model_type": "llama", "hidden_size": h, "num_hidden_layers": layers,
+                       "num_attention_heads": heads, "num_key_value_heads": heads,
+                       "intermediate_size": ffn, "vocab_size": vocab, "max_position_embeddings": 2048,
+                       "tie_word_embeddings": False}, f)
         make_tokens(tmp, rng, vocab)
     for name, (h, layers, heads, kv, width, vocab, _) in MIXTURES.items():
-        shape = {"hidden_size": h, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv, "vocab_size": vocab,
+        shape = {"hidden_size": h, "num_hidden_layers": layers, "num_attention_heads": heads,
+                 "num_key_value_heads": kv, "vocab_size": vocab,
                  "max_position_embeddings": 2048, "tie_word_embeddings": False}
         with open(os.path.join(tmp, name + ".json"), "w") as f:
-            json.dump(dict(shape, model_type="mixtral", intermediate_size=width, num_local_experts=EXPERTS, num_experts_per_tok=CHOSEN), f)
+            json.dump(dict(shape, model_type="mixtral", intermediate_size=width, num_local_experts=EXPERTS,
+                           num_experts_per_tok=CHOSEN), f)
         with open(os.path.join(tmp, name + "-dense.json"), "w") as f:
             json.dump(dict(shape, model_type="llama", intermediate_size=CHOSEN * width), f)
         make_tokens(tmp, rng, vocab)
@@ -144,17 +157,20 @@ class Kept:
                 f.write(json.dumps([key, self.figure[key]]) + "\n")
 
     def best(self, name, who):
-        return max((f for k, f in self.figure.items() if k[:2] == (name, who) and f), key=lambda f: f["value"], default=None)
+        return max((f for k, f in self.figure.items() if k[:2] == (name, who) and f),
+                   key=lambda f: f["value"], default=None)
 
 
 def contestants(a, size, layout, dtype, seq):
     mode = LAYOUTS[layout][3]
     who = {n: lambda n=n: ours(a, size, layout, dtype, seq, n) for n in ("exact", "fast")}
-    peers = [("torch " + str(mode), mode, 0, a.torch and mode), ("torch compiled", mode, 1, a.torch and mode == "single"),
+    peers = [("torch " + str(mode), mode, 0, a.torch and mode),
+             ("torch compiled", mode, 1, a.torch and mode == "single"),
              ("deepspeed z3", "zero3", 0, a.deepspeed and mode == "fsdp2")]
     for label, how, compiled, there in peers:
         if there:
-            who[label] = lambda how=how, compiled=compiled: peer(size, layout, dtype, seq, a.steps, how, compiled)
+            who[label] = lambda how=how, compiled=compiled: peer(size, layout, dtype, seq, a.steps, how,
+                                                                 compiled)
     return who
 
 
@@ -174,7 +190,8 @@ def row(a, table, kept, name, *what):
         theirs = kept.best(name, label)
         if label and not theirs:
             log(f"{name}: {label} gave no figure")
-        table.add(name, exact["value"], theirs and theirs["value"], label or "-", "tokens/s", note + (f" (peer {theirs['rss'] / 1e9:.2f})" if theirs else ""))
+        table.add(name, exact["value"], theirs and theirs["value"], label or "-", "tokens/s",
+                  note + (f" (peer {theirs['rss'] / 1e9:.2f})" if theirs else ""))
     if fast:
         table.add(name + ": exact against fast", exact["value"], fast["value"], "fast", "tokens/s")
 
@@ -190,19 +207,24 @@ def mixture_names(words):
 
 def mixture_peer(a, model, dtype, experts):
     """The best step of transformers + torch: {value, rss}, or None."""
-    cmd = [PYTHON, os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_torch_moe.py"), "--config", os.path.join(a.tmp, model + ".json"),
-           "--dtype", dtype, "--experts", experts, "--threads", "2", "--batch", MIXTURES[model][6], "--steps", a.steps]
-    out = subprocess.run([str(x) for x in cmd], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=900)
+    cmd = [PYTHON, os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_torch_moe.py"), "--config",
+           os.path.join(a.tmp, model + ".json"),
+           "--dtype", dtype, "--experts", experts, "--threads", "2", "--batch", MIXTURES[model][6], "--steps",
+           a.steps]
+    out = subprocess.run([str(x) for x in cmd], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                         timeout=900)
     lines = [json.loads(line) for line in out.stdout.splitlines() if line.startswith(b"{")]
     return lines[-1] if lines else None
 
 
 def mixture_contestants(a, model, dtype):
     def run(name, numerics):
-        flags = ["--ranks", 1, "--threads", 2, "--seq-len", 256, "--global-batch", MIXTURES[model][6], "--dtype", dtype, "--numerics", numerics]
+        flags = ["--ranks", 1, "--threads", 2, "--seq-len", 256, "--global-batch", MIXTURES[model][6],
+                 "--dtype", dtype, "--numerics", numerics]
         return best_step(a, name, MIXTURES[model][5], flags)
 
-    who = {"exact": lambda: run(model, "exact"), "dense": lambda: run(model + "-dense", "exact"), "fast": lambda: run(model, "fast")}
+    who = {"exact": lambda: run(model, "exact"), "dense": lambda: run(model + "-dense", "exact"),
+           "fast": lambda: run(model, "fast")}
     if a.transformers:
         for experts in ("grouped_mm", "eager"):
             who["torch " + experts] = lambda experts=experts: mixture_peer(a, model, dtype, experts)
@@ -210,7 +232,8 @@ def mixture_contestants(a, model, dtype):
 
 
 def mixture_flops(model):
-    """Operations of a token in a step, of the mixture and of the dense model: products, and attention over half of the sequence."""
+    """Operations of a token in a step, of the mixture and of the dense model: products, and attention over
+    half of the sequence."""
     h, layers, heads, kv, width, vocab, _ = MIXTURES[model]
     attention = 2 * h * h + 2 * h * h * kv // heads
     dense = 6.0 * (layers * (attention + 3 * h * CHOSEN * width) + h * vocab) + 6.0 * layers * h * 256
@@ -225,7 +248,8 @@ def mixture_row(a, table, kept, name, model, dtype):
     if kept.left > left:
         return
     figures = {label: [kept.figure[(name, label, t)] for t in range(a.rounds)] for label in who}
-    median = {label: statistics.median(f["value"] for f in fs if f) for label, fs in figures.items() if any(fs)}
+    median = {label: statistics.median(f["value"] for f in fs if f) for label, fs in figures.items()
+              if any(fs)}
     if "exact" not in median:
         return log(f"{name}: no figure")
     rss = max(f["rss"] for f in figures["exact"] if f)
@@ -236,7 +260,8 @@ def mixture_row(a, table, kept, name, model, dtype):
             continue
         of_mixture, of_dense = mixture_flops(model)
         factor = of_mixture / of_dense if label == "dense" else 1
-        table.add(f"{name}: {'MFU ' if label == 'dense' else ''}against {label}", median["exact"], median[label], label, "tokens/s",
+        table.add(f"{name}: {'MFU ' if label == 'dense' else ''}against {label}", median["exact"],
+                  median[label], label, "tokens/s",
                   f"{rss / 1e9:.2f} GB", ratio=factor * statistics.median(x / y for x, y in pairs))
 
 
@@ -256,7 +281,8 @@ def main():
     a.tmp = tempfile.mkdtemp(prefix="shardline-bench-")
     make_inputs(a.tmp)
     a.torch, a.deepspeed = peer_has("torch", "train_torch.py"), peer_has("deepspeed", "train_torch.py")
-    a.transformers = subprocess.run([PYTHON, "-c", "import torch, transformers"], stderr=subprocess.DEVNULL).returncode == 0
+    a.transformers = subprocess.run([PYTHON, "-c", "import torch, transformers"],
+                                    stderr=subprocess.DEVNULL).returncode == 0
     if not a.torch:
         log("no peers: PEERS and PEER_PYTHON are not set, or that python has no torch")
     kept = Kept(a.into, a.seconds)

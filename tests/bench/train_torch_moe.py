@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""train_torch_moe.py - training speed of a Mixtral in transformers + torch, for train_bench.py: one process, AdamW.
+"""train_torch_moe.py - training speed of a Mixtral in transformers + torch, for train_bench.py: one process,
+AdamW.
 
-usage: train_torch_moe.py --config config.json --dtype fp32|bf16 --experts grouped_mm|eager [--threads N] [--seq T] [--batch G] [--steps N]
-Prints one JSON line: {"value": tokens/s of the best step, "median": …, "rss": bytes}. fp32 weights in both dtypes; bf16 is torch's autocast, and
-grouped_mm, which autocast does not know, gets weights that are cast in front of it."""
+usage: train_torch_moe.py --config config.json --dtype fp32|bf16 --experts grouped_mm|eager [--threads N]
+[--seq T] [--batch G] [--steps N] Prints one JSON line: {"value": tokens/s of the best step, "median": …,
+"rss": bytes}. fp32 weights in both dtypes; bf16 is torch's autocast, and grouped_mm, which autocast does not
+know, gets weights that are cast in front of it."""
 import argparse
 import contextlib
 import json
@@ -35,7 +37,8 @@ def main():
     torch.manual_seed(1)
     with open(a.config) as f:
         config = MixtralConfig(**json.load(f))
-    model = MixtralForCausalLM._from_config(config, attn_implementation="sdpa", experts_implementation=a.experts)
+    model = MixtralForCausalLM._from_config(config, attn_implementation="sdpa",
+                                            experts_implementation=a.experts)
     model.train()
     if a.dtype == "bf16" and a.experts == "grouped_mm":
         grouped_mm_in(torch.bfloat16)

@@ -1,5 +1,5 @@
-"""random_model.py DIR - fills a folder that holds a config.json (llama) with bf16 weights, small numbers without meaning, to measure the speed of serving.
-Standard library only."""
+"""random_model.py DIR - fills a folder that holds a config.json (llama) with bf16 weights, small numbers
+without meaning, to measure the speed of serving. Standard library only."""
 import json
 import os
 import random
@@ -13,9 +13,12 @@ q, kv = c["num_attention_heads"] * d, c["num_key_value_heads"] * d
 tensors = {"model.embed_tokens.weight": [vocab, h], "model.norm.weight": [h], "lm_head.weight": [vocab, h]}
 for i in range(c["num_hidden_layers"]):
     at = f"model.layers.{i}."
-    tensors |= {at + "self_attn.q_proj.weight": [q, h], at + "self_attn.k_proj.weight": [kv, h], at + "self_attn.v_proj.weight": [kv, h],
-                at + "self_attn.o_proj.weight": [h, q], at + "mlp.gate_proj.weight": [inter, h], at + "mlp.up_proj.weight": [inter, h],
-                at + "mlp.down_proj.weight": [h, inter], at + "input_layernorm.weight": [h], at + "post_attention_layernorm.weight": [h]}
+    tensors |= {at + "self_attn.q_proj.weight": [q, h], at + "self_attn.k_proj.weight": [kv, h],
+                at + "self_attn.v_proj.weight": [kv, h],
+                at + "self_attn.o_proj.weight": [h, q], at + "mlp.gate_proj.weight": [inter, h],
+                at + "mlp.up_proj.weight": [inter, h],
+                at + "mlp.down_proj.weight": [h, inter], at + "input_layernorm.weight": [h],
+                at + "post_attention_layernorm.weight": [h]}
 header, end = {}, 0
 for name, shape in tensors.items():
     size = 2 * (shape[0] if len(shape) == 1 else shape[0] * shape[1])
@@ -24,7 +27,9 @@ for name, shape in tensors.items():
 text = json.dumps(header).encode()
 text += b" " * (-len(text) % 8)
 random.seed(1)
-some = b"".join(struct.pack("<H", random.getrandbits(1) << 15 | 0x3c00 | random.getrandbits(9)) for _ in range(1 << 20))      # of size 0.008 to 0.13
+# of size 0.008 to 0.13
+some = b"".join(struct.pack("<H", random.getrandbits(1) << 15 | 0x3c00 | random.getrandbits(9))
+                for _ in range(1 << 20))
 with open(os.path.join(folder, "model.safetensors"), "wb") as f:
     f.write(struct.pack("<Q", len(text)) + text)
     for at in range(0, end, len(some)):

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick sanitize
-# bad_checkpoints.sh - the broken checkpoints of bad_checkpoints.py (tests/BAD_INPUTS.md): refused with status 1, in one line that names the place,
-# by verify and by a conversion, of which nothing appears; and those that are only odd are read.
+# bad_checkpoints.sh - the broken checkpoints of bad_checkpoints.py (tests/BAD_INPUTS.md): refused with status
+# 1, in one line that names the place, by verify and by a conversion, of which nothing appears; and those that
+# are only odd are read.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3 here"; finish; }
@@ -13,13 +14,16 @@ while IFS=$'\t' read -r name answer says; do
         claim "$name is read" [ $rc = 0 ]
         continue
     fi
-    claim "$name: status 1" [ $rc = 1 ] && claim "$name: one line" [ "$(wc -l <"$TMP/.err")" = 1 ] && claim "$name: it names the checkpoint" has "$err" "$name" &&
+    claim "$name: status 1" [ $rc = 1 ] && claim "$name: one line" [ "$(wc -l <"$TMP/.err")" = 1 ] &&
+        claim "$name: it names the checkpoint" has "$err" "$name" &&
         claim "$name: it says \"$says\"" has "$err" "$says"
     run timeout -k 10 20 "$BIN/reshard" --tp 2 "$name" new
-    claim "$name: is not converted" [ $rc != 0 ] && claim "$name: nothing appears" [ -z "$(ls -d new* 2>/dev/null)" ]
+    claim "$name: is not converted" [ $rc != 0 ] &&
+        claim "$name: nothing appears" [ -z "$(ls -d new* 2>/dev/null)" ]
 done <cases
 
-# G103: two at once into one place: the second is refused while the first works, and both may be killed; the next run tidies up
+# G103: two at once into one place: the second is refused while the first works, and both may be killed; the
+# next run tidies up
 SHARDLINE_IO_SLOW=300 "$BIN/reshard" --format hf E0-megatron both 2>one.err &
 first=$!
 for ((i = 0; i < 500; i++)); do [ -e both.tmp-save ] && break || sleep 0.02; done

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # all
-# bad_flips.sh - a thousand times one random bit flipped or a file cut in a checkpoint of four ranks: `reshard verify` names the file, `reshard`
-# refuses, and every twentieth time ptrain and pserve do too. FLIPS: how often.
+# bad_flips.sh - a thousand times one random bit flipped or a file cut in a checkpoint of four ranks: `reshard
+# verify` names the file, `reshard` refuses, and every twentieth time ptrain and pserve do too. FLIPS: how
+# often.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3 here"; finish; }

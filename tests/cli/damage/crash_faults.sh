@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # quick
-# crash_faults.sh - the n-th call of every kind fails, n = 1, 2, …, until none is left to fail, in a save, a conversion and a download: one line, status
-# 1, what was there is whole, and the next run succeeds. EVERY=1: every n; else those of a growing sequence (crash_faults_all.sh).
+# crash_faults.sh - the n-th call of every kind fails, n = 1, 2, …, until none is left to fail, in a save, a
+# conversion and a download: one line, status 1, what was there is whole, and the next run succeeds. EVERY=1:
+# every n; else those of a growing sequence (crash_faults_all.sh).
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 cd "$TMP" || exit 1
 every=${EVERY:-0}
 for i in $(seq 100); do echo "line $i: $((i * i)) is the square of $i"; done >text
 echo '{"model_type":"llama","hidden_size":24,"num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":6,"intermediate_size":40,"vocab_size":256,"max_position_embeddings":64,"rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":false}' >model.json
-train=(ptrain --data text --model model.json --steps 3 --seq-len 15 --global-batch 4 --threads 1 --keep 1 --on-save-error stop)
+train=(ptrain --data text --model model.json --steps 3 --seq-len 15 --global-batch 4 --threads 1 --keep 1 \
+    --on-save-error stop)
 kinds="open:EMFILE read:EIO write:ENOSPC fsync:EIO close:EDQUOT rename:EIO mkdir:ENOSPC unlink:EIO truncate:ENOSPC malloc:ENOMEM"
 run "${train[@]}" --out first --stop-after 1
 claim "a first checkpoint" [ $rc = 0 ] || finish
@@ -18,7 +20,9 @@ run reshard --tp 2 good/step-2 moved
 claim "what whole ones are like" [ $rc = 0 ] || finish
 mv moved good-moved
 
-one_line() { [ "$(grep -vc "$ptrain_usual"'\|^ptrain: resumed\|^ptrain: passing over\|^ptrain: --keep' .err)" = 1 ]; }
+one_line() {
+    [ "$(grep -vc "$ptrain_usual"'\|^ptrain: resumed\|^ptrain: passing over\|^ptrain: --keep' .err)" = 1 ]
+}
 nothing_but() { [ "$(echo "$1"*)" = "$2" ]; }
 
 save() { run "${train[@]}" --out out --resume auto --stop-after 2; }

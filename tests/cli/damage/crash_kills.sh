@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# crash_kills.sh - kill -9 at random moments of a conversion, of saves (also behind training), of a download: what has a name is whole, and the next
-# run succeeds. TIMES=1: 20 kills; crash_kills_all.sh: 200.
+# crash_kills.sh - kill -9 at random moments of a conversion, of saves (also behind training), of a download:
+# what has a name is whole, and the next run succeeds. TIMES=1: 20 kills; crash_kills_all.sh: 200.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 cd "$TMP" || exit 1
@@ -27,7 +27,8 @@ run reshard --tp 2 --dp 2 --zero 1 run/step-2 new
 claim "after $half kills before and $whole after the end, it works" [ $rc = 0 ]
 claim "and leaves nothing beside it" [ ! -e new.tmp-save ]
 
-train=(ptrain --data text --out run2 --save-every 1 --keep 2 --resume auto --seq-len 32 --global-batch 4 --threads 1)
+train=(ptrain --data text --out run2 --save-every 1 --keep 2 --resume auto --seq-len 32 --global-batch 4 \
+    --threads 1)
 for i in $(seq $((7 * times))); do
     killed $((RANDOM % 700 + 100)) "${train[@]}" --steps 100000 $([ $((i % 2)) = 0 ] && echo --save-async)
     for s in run2/step-*; do
@@ -38,7 +39,8 @@ for i in $(seq $((7 * times))); do
 done
 newest=$(ls run2 2>/dev/null | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -1)
 run "${train[@]}" --steps 100000 --stop-after $((${newest:-0} + 1))
-claim "training goes on from step ${newest:-none}" [ $rc = 0 ] && claim "and its checkpoint is whole" "$BIN/reshard" verify "run2/step-$((${newest:-0} + 1))" >/dev/null
+claim "training goes on from step ${newest:-none}" [ $rc = 0 ] &&
+    claim "and its checkpoint is whole" "$BIN/reshard" verify "run2/step-$((${newest:-0} + 1))" >/dev/null
 
 if command -v python3 >/dev/null; then
     file_server "$TMP/run/step-2" "$TMP/server.log"
@@ -53,7 +55,8 @@ if command -v python3 >/dev/null; then
         rm -rf got
     done
     [ -e got ] || run reshard fetch "$url" got
-    claim "after $half kills before and $whole after the end, it is fetched" [ $rc = 0 ] && claim "to the byte" diff -r -x .shardline-tmp got run/step-2
+    claim "after $half kills before and $whole after the end, it is fetched" [ $rc = 0 ] &&
+        claim "to the byte" diff -r -x .shardline-tmp got run/step-2
     claim "and nothing is left beside it" [ ! -e got.tmp-fetch ]
 else
     skip "no python3 for a server: no download is killed"

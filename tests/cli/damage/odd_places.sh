@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# odd_places.sh - pipes, links, full disks and other places where files should not be: refused in one line, at once, and nothing of the
-# user's is lost.
+# odd_places.sh - pipes, links, full disks and other places where files should not be: refused in one line, at
+# once, and nothing of the user's is lost.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 cd "$TMP" || exit 1
@@ -72,7 +72,8 @@ if [ -n "$apart" ] && command -v python3 >/dev/null; then
     cp text served
     file_server served "$TMP/log"
     for left in 0 4096; do
-        SHARDLINE_CACHE=$TMP/full/cache no_proxy=127.0.0.1 run $apart bash -c "mount -t tmpfs -o size=1m none full && mkdir full/cache &&
+        SHARDLINE_CACHE=$TMP/full/cache no_proxy=127.0.0.1 run $apart bash -c \
+            "mount -t tmpfs -o size=1m none full && mkdir full/cache &&
             head -c 2M /dev/zero >full/fill 2>/dev/null; truncate -s -$left full/fill
             $BIN/ptrain --data http://127.0.0.1:$port/ok/text --seq-len 32 --out other --steps 1"
         claim "a cache with $left bytes of space: status 1" [ $rc = 1 ]

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # all long
-# docs.sh - every command of README.md, docs/ and the examples in --help is run: the blocks that begin with ```sh, in order, in one folder for a page.
-# What stands behind ```sh is what the block needs: a module of Python ("```sh openai"), or "not run: WHY" for what a test cannot do. A page's
-# port 8000 becomes a free one, hf:// and https:// sources a server of a folder here.
+# docs.sh - every command of README.md, docs/ and the examples in --help is run: the blocks that begin with
+# ```sh, in order, in one folder for a page. What stands behind ```sh is what the block needs: a module of
+# Python ("```sh openai"), or "not run: WHY" for what a test cannot do. A page's port 8000 becomes a free one,
+# hf:// and https:// sources a server of a folder here.
 . "$(dirname "$0")/../lib/train_lib.bash"
 top=$(cd "$(dirname "$0")/../../.." && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
 export PATH=$BIN:$top/tools:$PATH XDG_CACHE_HOME=$TMP/cache HF_HUB_OFFLINE=1
-free_port() { "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+free_port() {
+    "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
 
 # sandbox DIR: the files that the pages begin with
 sandbox() {
@@ -28,7 +31,8 @@ run_page() {
     last=$(grep -c '^@@' "$TMP/$name.out")
     cp "$TMP/$name.err" "$TMP/.err"
     tail -n 5 "$TMP/$name.out" >"$TMP/.out"
-    claim "$name: $blocks blocks run (at block $last: $(grep '^@@' "$TMP/$name.out" | tail -n 1))" [ $rc = 0 -a "$last" = "$blocks" ]
+    claim "$name: $blocks blocks run (at block $last: $(grep '^@@' "$TMP/$name.out" | tail -n 1))" [ $rc = 0 \
+        -a "$last" = "$blocks" ]
     n_passed=$((n_passed + (last > 1 ? last - 1 : 0)))
 }
 
@@ -36,7 +40,8 @@ for page in README.md docs/guide.md docs/tested.md; do
     name=$(basename "$page" .md)
     (sandbox "$TMP/$name")
     file_server "$TMP/$name" "$TMP/$name.requests"
-    "$python" -B "$here/extract.py" "$top/$page" "$python" "$(free_port)" "http://127.0.0.1:$port/ok" >"$TMP/$name.sh" 2>"$TMP/$name.skips"
+    "$python" -B "$here/extract.py" "$top/$page" "$python" "$(free_port)" "http://127.0.0.1:$port/ok" \
+        >"$TMP/$name.sh" 2>"$TMP/$name.skips"
     while read -r line; do skip "$name: $line"; done <"$TMP/$name.skips"
     run_page "$name" "$TMP/$name.sh"
 done
@@ -53,7 +58,9 @@ run_example() {             # COMMAND: a server must become ready, everything el
         local command="$1 --port $port"
         eval "exec ${command/--port [0-9]* --port/--port}" >"$TMP/serve.out" 2>"$TMP/.err" &
         local server=$!
-        for _ in {1..600}; do grep -q 'ready on' "$TMP/serve.out" && break; kill -0 $server 2>/dev/null || break; sleep 0.1; done
+        for _ in {1..600}; do
+            grep -q 'ready on' "$TMP/serve.out" && break; kill -0 $server 2>/dev/null || break; sleep 0.1
+        done
         cp "$TMP/serve.out" "$TMP/.out"
         claim "example: $1" grep -q 'ready on' "$TMP/serve.out"
         kill $server 2>/dev/null
@@ -68,7 +75,8 @@ run bash -c "ptrain --data corpus.txt --model tiny --steps 2 --seq-len 32 --out 
     echo '{\"n\":0,\"text_b64\":\"aGk=\"}' >texts.jsonl && echo '{% for m in messages %}{{ m.content }}{% endfor %}' >template.jinja &&
     echo '{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}' >chats.jsonl"
 claim "what the examples begin with" [ $rc = 0 ]
-for p in ptrain "reshard" "reshard inspect" "reshard verify" "reshard digest" "reshard diff" "reshard plan" "reshard fetch" pserve ptok memplan plot; do
+for p in ptrain "reshard" "reshard inspect" "reshard verify" "reshard digest" "reshard diff" "reshard plan" \
+    "reshard fetch" pserve ptok memplan plot; do
     while IFS= read -r line; do
         line=${line#  }
         [[ $line != \#* && -n $line ]] || continue

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # all
-# examples.sh - the commands of examples/ and of the images, which launch/slurm.sh and launch/two_hosts.sh do not run: mpirun of the MPIJob (twice: the
-# second start goes on from the first one's checkpoint), the server of systemd and of serve/pserve.Dockerfile with its health check. Sizes, names and ports are made
-# those of a small model; every other word stays. The MPIJob is also held against the schema of v2beta1, as far as it uses it.
+# examples.sh - the commands of examples/ and of the images, which launch/slurm.sh and launch/two_hosts.sh do
+# not run: mpirun of the MPIJob (twice: the second start goes on from the first one's checkpoint), the server
+# of systemd and of serve/pserve.Dockerfile with its health check. Sizes, names and ports are made those of a
+# small model; every other word stays. The MPIJob is also held against the schema of v2beta1, as far as it
+# uses it.
 . "$(dirname "$0")/../lib/train_lib.bash"
 top=$(cd "$(dirname "$0")/../../.." && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -31,26 +33,36 @@ done
 claim "the second one resumed" has "$err" "resumed ckpt/run/step-2"
 
 # ---- servers
-free_port() { "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+free_port() {
+    "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
 echo key-one >keys
 serves() {                  # NAME HEALTH KEY COMMAND...: it becomes ready, is healthy, answers, and ends well
     local what=$1 health=$2 key=$3 pid
     shift 3
     "$@" >server.out 2>.err &
     pid=$!
-    for _ in {1..600}; do grep -q 'ready on' server.out && break; kill -0 $pid 2>/dev/null || break; sleep 0.1; done
+    for _ in {1..600}; do
+        grep -q 'ready on' server.out && break; kill -0 $pid 2>/dev/null || break; sleep 0.1
+    done
     claim "$what is ready" grep -q 'ready on' server.out
     claim "$what is healthy" bash -c "${health//:8000/:$port}" >/dev/null
-    claim "$what answers" has "$(curl -s "http://127.0.0.1:$port/v1/completions" ${key:+-H "Authorization: Bearer $key"} -H 'Content-Type: application/json' -d '{"prompt":"line","max_tokens":2}')" text_completion
-    [ -z "$key" ] || claim "$what asks for a key" [ "$(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$port/v1/models")" = 401 ]
+    claim "$what answers" has \
+        "$(curl -s "http://127.0.0.1:$port/v1/completions" ${key:+-H "Authorization: Bearer $key"} -H \
+            'Content-Type: application/json' -d '{"prompt":"line","max_tokens":2}')" text_completion
+    [ -z "$key" ] ||
+        claim "$what asks for a key" [ \
+            "$(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$port/v1/models")" = 401 ]
     kill -TERM $pid
     wait $pid
     rc=$?
     claim "$what ends well" [ $rc = 0 ]
 }
 port=$(free_port)
-command=$(sed -n 's|^ExecStart=/usr/bin/||p' "$top/examples/pserve.service" | sed "s|/srv/model|ckpt/run/step-4|; s|0\.0\.0\.0|127.0.0.1|; s|8000|$port|")
-CREDENTIALS_DIRECTORY=$TMP serves "the unit's server" "curl -sSf http://127.0.0.1:8000/health" key-one bash -c "exec $command"
+command=$(sed -n 's|^ExecStart=/usr/bin/||p' "$top/examples/pserve.service" |
+    sed "s|/srv/model|ckpt/run/step-4|; s|0\.0\.0\.0|127.0.0.1|; s|8000|$port|")
+CREDENTIALS_DIRECTORY=$TMP serves "the unit's server" "curl -sSf http://127.0.0.1:8000/health" key-one bash \
+    -c "exec $command"
 
 file=$top/serve/pserve.Dockerfile
 words() { sed -n "s/^$1 \[\(.*\)\]\$/\1/p" "$file" | tr -d '",'; }

@@ -1,13 +1,16 @@
-"""extract.py PAGE.md PYTHON PORT URL - prints the commands of a page as one bash script; says on stderr what it leaves out.
+"""extract.py PAGE.md PYTHON PORT URL - prints the commands of a page as one bash script; says on stderr what
+it leaves out.
 
-Blocks begin with ```sh. Words behind it: modules of Python that the block needs; "not run: WHY" for a block that a test cannot run. A block that
-begins with ```python runs with PYTHON, and needs what its words name. Each block is preceded by "echo @@ LINE"."""
+Blocks begin with ```sh. Words behind it: modules of Python that the block needs; "not run: WHY" for a block
+that a test cannot run. A block that begins with ```python runs with PYTHON, and needs what its words name.
+Each block is preceded by "echo @@ LINE"."""
 import re
 import subprocess
 import sys
 
 page, python, port, url = sys.argv[1:5]
-text = open(page, encoding="utf-8").read().replace(":8000", f":{port}").replace("--port 8000", f"--port {port}")
+text = open(page, encoding="utf-8").read().replace(":8000", f":{port}").replace("--port 8000",
+    f"--port {port}")
 text = re.sub(r"\b(?:hf://[\w.-]+/[\w.-]+|https://host/[\w./-]+)", url + "/hf-model", text)
 have = {}
 
@@ -31,7 +34,8 @@ for m in re.finditer(r"^```(sh|python)([^\n]*)\n(.*?)^```$", text, re.M | re.S):
         continue
     print(f"echo @@ line {line}")
     if kind == "sh":
-        print(re.sub(r"\bpserve\b(?![^\n]*(?:--once|--help))([^\n&]*)&", rf"pserve\1--port {port} &", body) if f"--port {port}" not in body else body)
+        print(re.sub(r"\bpserve\b(?![^\n]*(?:--once|--help))([^\n&]*)&", rf"pserve\1--port {port} &", body)
+              if f"--port {port}" not in body else body)
     else:
         print(f"{python} - <<'END_OF_BLOCK'\n{body}END_OF_BLOCK")
     commands += 1

@@ -1,7 +1,9 @@
-"""mpijob.py FILE.yaml - prints the launcher's command of an MPIJob as one line; fails where the job does not fit v2beta1 of the MPI operator.
+"""mpijob.py FILE.yaml - prints the launcher's command of an MPIJob as one line; fails where the job does not
+fit v2beta1 of the MPI operator.
 
-The fields are those of the operator's types.go and of Kubernetes' Job and Pod that a job for training may use; a field that is not listed is an
-error: Kubernetes would drop it without a word. The operator's controller overrides a restartPolicy of the pod template by that of the replica."""
+The fields are those of the operator's types.go and of Kubernetes' Job and Pod that a job for training may
+use; a field that is not listed is an error: Kubernetes would drop it without a word. The operator's
+controller overrides a restartPolicy of the pod template by that of the replica."""
 import re
 import shlex
 import sys
@@ -9,14 +11,18 @@ import sys
 LEVELS = {
     "": {"apiVersion", "kind", "metadata", "spec"},
     "metadata": {"name", "namespace", "labels", "annotations"},
-    "spec": {"slotsPerWorker", "runPolicy", "mpiReplicaSpecs", "sshAuthMountPath", "launcherCreationPolicy", "mpiImplementation"},
-    "runPolicy": {"cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit", "schedulingPolicy", "suspend"},
+    "spec": {"slotsPerWorker", "runPolicy", "mpiReplicaSpecs", "sshAuthMountPath", "launcherCreationPolicy",
+             "mpiImplementation"},
+    "runPolicy": {"cleanPodPolicy", "ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit",
+                  "schedulingPolicy", "suspend"},
     "mpiReplicaSpecs": {"Launcher", "Worker"},
     "Launcher": {"replicas", "restartPolicy", "template"},
     "Worker": {"replicas", "restartPolicy", "template"},
     "template": {"metadata", "spec"},
-    "pod": {"containers", "volumes", "nodeSelector", "tolerations", "affinity", "terminationGracePeriodSeconds", "securityContext", "hostNetwork"},
-    "containers": {"name", "image", "command", "args", "env", "resources", "volumeMounts", "securityContext", "ports", "workingDir", "imagePullPolicy"},
+    "pod": {"containers", "volumes", "nodeSelector", "tolerations", "affinity",
+            "terminationGracePeriodSeconds", "securityContext", "hostNetwork"},
+    "containers": {"name", "image", "command", "args", "env", "resources", "volumeMounts", "securityContext",
+                   "ports", "workingDir", "imagePullPolicy"},
     "resources": {"limits", "requests"},
     "volumeMounts": {"name", "mountPath", "readOnly", "subPath"},
     "volumes": {"name", "persistentVolumeClaim", "emptyDir", "hostPath", "configMap"},
@@ -79,7 +85,8 @@ def block(lines, indent):
         key, rest = lines.pop(0)[1].split(":", 1)
         assert key not in found, f"{key} is there twice"
         inner = lines and lines[0][0] >= indent + (not lines[0][1].startswith("- "))
-        found[key] = flow(rest) if rest.strip() else block(lines, lines[0][0]) if inner and lines[0][0] > indent else {}
+        found[key] = flow(rest) if rest.strip() else block(lines,
+                                                           lines[0][0]) if inner and lines[0][0] > indent else {}
     return found
 
 
@@ -98,12 +105,16 @@ assert not lines, f"not read: {lines[0]}"
 check(job, "")
 spec = job["spec"]
 launcher, worker = (spec["mpiReplicaSpecs"][k] for k in ("Launcher", "Worker"))
-assert job["apiVersion"] == "kubeflow.org/v2beta1" and job["kind"] == "MPIJob" and re.fullmatch("[a-z0-9-]+", job["metadata"]["name"])
+assert job["apiVersion"] == "kubeflow.org/v2beta1" and job["kind"] == "MPIJob" and re.fullmatch("[a-z0-9-]+",
+    job["metadata"]["name"])
 assert spec["runPolicy"].get("cleanPodPolicy", "Running") in ("All", "Running", "None")
-assert all(r.get("restartPolicy", "Never") in ("Never", "OnFailure") for r in (launcher, worker)) and launcher["replicas"] == 1
+assert all(r.get("restartPolicy", "Never") in ("Never", "OnFailure")
+           for r in (launcher, worker)) and launcher["replicas"] == 1
 containers = launcher["template"]["spec"]["containers"] + worker["template"]["spec"]["containers"]
 assert len(containers) == 2 and all({"name", "image"} <= set(c) for c in containers)
 command = [str(w) for w in containers[0]["command"] + containers[0]["args"]]
-assert int(command[command.index("-n") + 1]) == worker["replicas"] * spec["slotsPerWorker"], "-n is not workers times slots"
-assert {m["name"] for m in containers[1]["volumeMounts"]} == {v["name"] for v in worker["template"]["spec"]["volumes"]}
+assert int(command[command.index("-n") +
+                   1]) == worker["replicas"] * spec["slotsPerWorker"], "-n is not workers times slots"
+assert {m["name"] for m in containers[1]["volumeMounts"]} == {v["name"]
+                                                              for v in worker["template"]["spec"]["volumes"]}
 print(shlex.join(command))

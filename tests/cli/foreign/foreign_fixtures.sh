@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
-# foreign_fixtures.sh - checkpoints that PyTorch, DeepSpeed and Megatron wrote, through reshard: to other layouts and back to the same digests;
-# broken and hostile ones: a status that is not 0, one line on stderr, nothing written, nothing run.
+# foreign_fixtures.sh - checkpoints that PyTorch, DeepSpeed and Megatron wrote, through reshard: to other
+# layouts and back to the same digests; broken and hostile ones: a status that is not 0, one line on stderr,
+# nothing written, nothing run.
 . "$(dirname "$0")/../lib/lib.bash"
 [ -n "${FIXTURES:-}" ] && [ -d "$FIXTURES/foreign" ] || { skip "FIXTURES is not set"; finish; }
 fx=$FIXTURES/foreign
@@ -29,9 +30,12 @@ convert "$fx/plain/llama2l_fp32_legacy.bin" --tp 2 --config "$fx/plain/llama2l_f
 
 # the same run saved in different ways is the same state
 same() { [ "$("$BIN/reshard" digest "$1" 2>&1)" = "$("$BIN/reshard" digest "$2" 2>&1)" ]; }
-claim "ZeRO-3 and its universal form are the same state" same "$fx/ds_zero3_w2_bf16/ckpt" "$fx/ds_zero3_w2_bf16/universal"
-claim "three ways of Megatron to save one run are the same state" same "$fx/mcore_dist_tp2_dp2_bf16_dpresh/ckpt" "$fx/mcore_legacy_tp2_dp2_bf16_distopt/ckpt"
-claim "three ways of Megatron to save one run are the same state" same "$fx/mcore_dist_tp2_dp2_bf16_dpresh/ckpt" "$fx/mcore_dist_tp2_dp2_bf16_fullyresh/ckpt"
+claim "ZeRO-3 and its universal form are the same state" same "$fx/ds_zero3_w2_bf16/ckpt" \
+    "$fx/ds_zero3_w2_bf16/universal"
+claim "three ways of Megatron to save one run are the same state" same \
+    "$fx/mcore_dist_tp2_dp2_bf16_dpresh/ckpt" "$fx/mcore_legacy_tp2_dp2_bf16_distopt/ckpt"
+claim "three ways of Megatron to save one run are the same state" same \
+    "$fx/mcore_dist_tp2_dp2_bf16_dpresh/ckpt" "$fx/mcore_dist_tp2_dp2_bf16_fullyresh/ckpt"
 claim "FSDP1 and FSDP2 trained the same" same "$fx/dcp_fsdp1_w2_fp32/ckpt" "$fx/dcp_fsdp2_w2_fp32/ckpt"
 
 run reshard inspect "$fx/mcore_legacy_tp2_pp2_bf16/ckpt"

@@ -1,11 +1,11 @@
-"""What reshard writes for PyTorch and DeepSpeed, loaded by them: every weight, moment and step must have the bits of the native checkpoint, and the
-next step of their AdamW must be the one that those numbers give.
+"""What reshard writes for PyTorch and DeepSpeed, loaded by them: every weight, moment and step must have the
+bits of the native checkpoint, and the next step of their AdamW must be the one that those numbers give.
 
-usage: foreign_peers.py RANKS NATIVE KIND=WRITTEN…       NATIVE: fp32, whole tensors with moments (tp 1, zero 0)
-KIND: dcp-save    torch.distributed.checkpoint.format_utils.dcp_to_torch_save
-      dcp-plain   into a model without parallelism        dcp-flat   the same, options of the optimizer by name of the parameter
-      dcp-fsdp    into an FSDP2 model on RANKS ranks
-      ds-1 ds-2 ds-3    into a DeepSpeed engine of that ZeRO stage on RANKS ranks
+usage: foreign_peers.py RANKS NATIVE KIND=WRITTEN…       NATIVE: fp32, whole tensors with moments (tp 1, zero
+0) KIND: dcp-save    torch.distributed.checkpoint.format_utils.dcp_to_torch_save
+      dcp-plain   into a model without parallelism        dcp-flat   the same, options of the optimizer by
+      name of the parameter dcp-fsdp    into an FSDP2 model on RANKS ranks ds-1 ds-2 ds-3    into a DeepSpeed
+      engine of that ZeRO stage on RANKS ranks
 A line for each: KIND=WRITTEN ok, or what is wrong."""
 import glob, json, os, socket, subprocess, sys, tempfile, traceback, warnings
 
@@ -38,7 +38,8 @@ class Model(Module):
             at.register_parameter(last, torch.nn.Parameter(torch.full(shape, 0.25)))
 
     def forward(self, x):
-        return x * sum((p * p).sum() for p in self.parameters()) / 2          # gradient: x times the parameter
+        # gradient: x times the parameter
+        return x * sum((p * p).sum() for p in self.parameters()) / 2
 
 
 def read_native(folder):
@@ -51,8 +52,10 @@ def read_native(folder):
 
 
 def same(what, have, want):
-    assert have.dtype == want.dtype and have.shape == want.shape, "%s is %s %s, not %s %s" % (what, have.dtype, list(have.shape), want.dtype, list(want.shape))
-    assert torch.equal(have.view(torch.uint8), want.contiguous().view(torch.uint8)), "%s has other bits" % what
+    assert have.dtype == want.dtype and have.shape == want.shape, "%s is %s %s, not %s %s" % (what,
+        have.dtype, list(have.shape), want.dtype, list(want.shape))
+    assert torch.equal(have.view(torch.uint8),
+                       want.contiguous().view(torch.uint8)), "%s has other bits" % what
 
 
 def stepped(native, state, name, decay, late=0):
@@ -62,7 +65,8 @@ def stepped(native, state, name, decay, late=0):
     b1, b2, t = run["beta1"], run["beta2"], state["step"] + 1 + late
     g = p * GRAD
     m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
-    return p * (1 - run["lr"] * decay) - run["lr"] * (m / (1 - b1 ** t)) / ((v / (1 - b2 ** t)).sqrt() + run["eps"])
+    return p * (1 - run["lr"] * decay) - run["lr"] * (m / (1 - b1 ** t)) / ((v / (1 - b2 ** t)).sqrt() +
+        run["eps"])
 
 
 def check_step(name, have, want):
@@ -118,7 +122,8 @@ def dcp_load(native, state, written, kind):
     model(torch.tensor(GRAD)).backward()
     optim.step()
     for n in names:
-        check_step(n, full(params[n]).detach(), stepped(native, state, n, 0.1 if params[n].dim() > 1 else 0.0))
+        check_step(n, full(params[n]).detach(),
+                   stepped(native, state, n, 0.1 if params[n].dim() > 1 else 0.0))
 
 
 # ---- DeepSpeed ----
@@ -128,7 +133,8 @@ def ds_load(native, state, written, stage):
     names = [k for k in native if not k.startswith("exp_avg")]
     model = Model({n: native[n].shape for n in names})
     optim = torch.optim.AdamW(groups(model), lr=LR, betas=BETAS, eps=EPS)
-    config = {"train_micro_batch_size_per_gpu": 1, "zero_allow_untrusted_optimizer": True, "zero_force_ds_cpu_optimizer": False,
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_allow_untrusted_optimizer": True,
+              "zero_force_ds_cpu_optimizer": False,
               "zero_optimization": {"stage": stage}, "checkpoint": {"load_universal": True}}
     engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optim, config=config)
     path, client = engine.load_checkpoint(written)
@@ -139,17 +145,22 @@ def ds_load(native, state, written, stage):
     for n in names:
         same(n, safe_get_full_fp32_param(params[n]), native[n])
         for r in ("exp_avg", "exp_avg_sq"):
-            same(r + " of " + n, safe_get_full_optimizer_state(params[n], r).view(native[n].shape), native[r + "." + n])
+            same(r + " of " + n, safe_get_full_optimizer_state(params[n], r).view(native[n].shape),
+                 native[r + "." + n])
     loss = engine(torch.tensor(GRAD))
     engine.backward(loss)
     engine.step()
-    for n in names:         # stage 3 of 0.19.8 takes the options of the first group for all, and its groups share one tensor as step, which each counts up
+    # stage 3 of 0.19.8 takes the options of the first group for all, and its groups share one tensor as step,
+    # which each counts up
+    for n in names:
         vector = native[n].dim() < 2
-        check_step(n, safe_get_full_fp32_param(params[n]).detach(), stepped(native, state, n, 0.0 if vector and stage < 3 else 0.1, vector and stage == 3))
+        check_step(n, safe_get_full_fp32_param(params[n]).detach(),
+                   stepped(native, state, n, 0.0 if vector and stage < 3 else 0.1, vector and stage == 3))
 
 
 def one_rank(rank, ranks, port, native, jobs, out):
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), DS_ACCELERATOR="cpu",
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(port), DS_ACCELERATOR="cpu",
                       OMP_NUM_THREADS="1")
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     tensors, state = read_native(native)
@@ -184,10 +195,12 @@ def main():
         p = []
         for r in range(ranks):
             env = dict(os.environ, PEERS_RANK=str(r), PEERS_PORT=str(port), PEERS_OUT="%s/%d" % (tmp, r))
-            p.append(subprocess.Popen([sys.executable, "-B"] + sys.argv, env=env, stdout=sys.stderr))        # the libraries talk on stdout
+            # the libraries talk on stdout
+            p.append(subprocess.Popen([sys.executable, "-B"] + sys.argv, env=env, stdout=sys.stderr))
         for x in p:
             x.wait()
-        said = [open("%s/%d" % (tmp, r)).read().splitlines() if os.path.exists("%s/%d" % (tmp, r)) else [] for r in range(ranks)]
+        said = [open("%s/%d" % (tmp, r)).read().splitlines() if os.path.exists("%s/%d" % (tmp, r)) else []
+                for r in range(ranks)]
     bad = 0
     for i, job in enumerate(jobs):
         words = [s[i] if i < len(s) else job + " ended without a word" for s in said]

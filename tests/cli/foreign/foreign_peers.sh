@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # all
-# foreign_peers.sh - what PyTorch and DeepSpeed themselves make of the folders that reshard writes for them: every bit, and their next step.
-# PEER_PYTHON=python that has torch 2.15, safetensors and deepspeed 0.19.
+# foreign_peers.sh - what PyTorch and DeepSpeed themselves make of the folders that reshard writes for them:
+# every bit, and their next step. PEER_PYTHON=python that has torch 2.15, safetensors and deepspeed 0.19.
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PEER_PYTHON:-python3}
 . "$here/../lib/lib.bash"
@@ -19,7 +19,8 @@ has_modules torch,safetensors || { skip "no torch and safetensors here: set PEER
 
 for i in $(seq 100); do echo "line $i: $((i * i)) is the square of $i"; done >text
 echo '{"model_type":"qwen2","hidden_size":24,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"intermediate_size":40,"vocab_size":256,"max_position_embeddings":64,"tie_word_embeddings":false}' >model.json
-run ptrain --data text --model model.json --steps 5 --stop-after 3 --seq-len 15 --global-batch 4 --threads 1 --out run
+run ptrain --data text --model model.json --steps 5 --stop-after 3 --seq-len 15 --global-batch 4 --threads 1 \
+    --out run
 claim "a model is trained" [ $rc = 0 ] || finish
 while read -r to options; do
     run reshard $options run/step-3 "$to"

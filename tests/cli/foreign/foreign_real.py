@@ -1,17 +1,21 @@
-"""foreign_real.py CASE DIR - a small Llama trained a few steps by a framework itself and saved the way its users save: DIR/ckpt (or what the case
-says), DIR/config.json, DIR/ref.safetensors with the full state of the live objects (weights, master., exp_avg., exp_avg_sq., step), and
-DIR/losses.json: the losses of the next steps, continued by the framework, on DIR/tokens.u16.
+"""foreign_real.py CASE DIR - a small Llama trained a few steps by a framework itself and saved the way its
+users save: DIR/ckpt (or what the case says), DIR/config.json, DIR/ref.safetensors with the full state of the
+live objects (weights, master., exp_avg., exp_avg_sq., step), and DIR/losses.json: the losses of the next
+steps, continued by the framework, on DIR/tokens.u16.
 
-Shapes are odd, so that nothing divides evenly: five ranks leave some of them without rows. Needs torch; zero* deepspeed; mcore* megatron-core.
-compare A.safetensors DIR: the native tp 1 checkpoint in DIR holds A, bit for bit. list: the cases of this machine. tokens FILE: the tokens alone.
-continue DIR KIND RANKS split|one: the next losses of a folder (the reference ones: recorded in foreign_resume.sh)."""
+Shapes are odd, so that nothing divides evenly: five ranks leave some of them without rows. Needs torch; zero*
+deepspeed; mcore* megatron-core. compare A.safetensors DIR: the native tp 1 checkpoint in DIR holds A, bit for
+bit. list: the cases of this machine. tokens FILE: the tokens alone. continue DIR KIND RANKS split|one: the
+next losses of a folder (the reference ones: recorded in foreign_resume.sh)."""
 import glob, json, math, os, socket, struct, sys
 
-os.environ.update(CUDA_VISIBLE_DEVICES="", DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", DS_BUILD_OPS="0")
+os.environ.update(CUDA_VISIBLE_DEVICES="", DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1",
+                  GLOO_SOCKET_IFNAME="lo", DS_BUILD_OPS="0")
 import warnings; warnings.filterwarnings("ignore")
 
 DTYPES = {"F32": 4, "BF16": 2, "F16": 2, "F64": 8, "I64": 8, "I32": 4}
-SHAPE = dict(hidden_size=36, intermediate_size=50, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=1, vocab_size=61)
+SHAPE = dict(hidden_size=36, intermediate_size=50, num_hidden_layers=3, num_attention_heads=6,
+             num_key_value_heads=1, vocab_size=61)
 BIG = None                              # a bench: another shape, one step, only the checkpoint
 LR, BETAS, EPS, DECAY, STEPS, NEXT, ROWS, T = 3e-3, (0.9, 0.95), 1e-8, 0.1, 3, 3, 30, 8
 
@@ -19,7 +23,8 @@ LR, BETAS, EPS, DECAY, STEPS, NEXT, ROWS, T = 3e-3, (0.9, 0.95), 1e-8, 0.1, 3, 3
 
 def st_write(path, tensors):
     import torch
-    names = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64", torch.int64: "I64", torch.int32: "I32"}
+    names = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64",
+             torch.int64: "I64", torch.int32: "I32"}
     head, at, data = {}, 0, []
     for k, t in sorted(tensors.items()):
         t = t.detach().cpu().contiguous()
@@ -34,14 +39,19 @@ def st_read(path):
     with open(path, "rb") as f:
         n = struct.unpack("<Q", f.read(8))[0]
         head, data = json.loads(f.read(n)), f.read()
-    return {k: (v["dtype"], v["shape"], data[v["data_offsets"][0]:v["data_offsets"][1]]) for k, v in head.items() if k != "__metadata__"}
+    return {k: (v["dtype"], v["shape"], data[v["data_offsets"][0]:v["data_offsets"][1]]) for k,
+            v in head.items() if k != "__metadata__"}
 
 def compare(ref, folder):
     want, have = st_read(ref), {}
     for f in glob.glob(folder + "/*.safetensors"): have.update(st_read(f))
     want.pop("step", None)
-    bad = [k for k in want if k not in have or want[k][2] != have[k][2] or (want[k][1] or [1]) != (have[k][1] or [1])] + [k for k in have if k not in want]
-    if bad: print(f"{len(bad)} of {len(want)} differ: " + ", ".join(f"{k} {'missing' if k not in have else 'extra' if k not in want else have[k][:2]}" for k in sorted(bad)[:6]))
+    bad = [k for k in want if k not in have or want[k][2] != have[k][2]
+           or (want[k][1] or [1]) != (have[k][1] or [1])] + [k for k in have if k not in want]
+    if bad:
+        print(f"{len(bad)} of {len(want)} differ: " +
+              ", ".join(f"{k} {'missing' if k not in have else 'extra' if k not in want else have[k][:2]}"
+                        for k in sorted(bad)[:6]))
     return 1 if bad else 0
 
 # ---- the model: Hugging Face's names and arithmetic
@@ -68,7 +78,9 @@ def build(bias=False, tied=False, shape=None):
     class Attention(nn.Module):
         def __init__(s):
             super().__init__()
-            s.q_proj, s.k_proj, s.v_proj, s.o_proj = (nn.Linear(h, heads * hd, bias=bias), nn.Linear(h, kv * hd, bias=bias), nn.Linear(h, kv * hd, bias=bias),
+            s.q_proj, s.k_proj, s.v_proj, s.o_proj = (nn.Linear(h, heads * hd, bias=bias),
+                                                      nn.Linear(h, kv * hd, bias=bias),
+                                                      nn.Linear(h, kv * hd, bias=bias),
                                                       nn.Linear(heads * hd, h, bias=False))
         def forward(s, x):
             b, t, _ = x.shape
@@ -82,12 +94,14 @@ def build(bias=False, tied=False, shape=None):
         def __init__(s):
             super().__init__()
             f = c["intermediate_size"]
-            s.gate_proj, s.up_proj, s.down_proj = nn.Linear(h, f, bias=False), nn.Linear(h, f, bias=False), nn.Linear(f, h, bias=False)
+            s.gate_proj, s.up_proj, s.down_proj = nn.Linear(h, f, bias=False), nn.Linear(h, f,
+                bias=False), nn.Linear(f, h, bias=False)
         def forward(s, x): return s.down_proj(nn.functional.silu(s.gate_proj(x)) * s.up_proj(x))
     class Layer(nn.Module):
         def __init__(s):
             super().__init__()
-            s.self_attn, s.mlp, s.input_layernorm, s.post_attention_layernorm = Attention(), Mlp(), Norm(), Norm()
+            s.self_attn, s.mlp, s.input_layernorm, s.post_attention_layernorm = (Attention(), Mlp(), Norm(),
+                Norm())
         def forward(s, x):
             x = x + s.self_attn(s.input_layernorm(x))
             return x + s.mlp(s.post_attention_layernorm(x))
@@ -107,26 +121,32 @@ def build(bias=False, tied=False, shape=None):
             s.model, s.lm_head = Body(), nn.Linear(h, c["vocab_size"], bias=False)
             if tied: s.lm_head.weight = s.model.embed_tokens.weight
         def forward(s, ids, targets):   # the mean over the rows of this rank
-            return nn.functional.cross_entropy(s.lm_head(s.model(ids)).float().flatten(0, 1), targets.flatten())
+            return nn.functional.cross_entropy(s.lm_head(s.model(ids)).float().flatten(0, 1),
+                                               targets.flatten())
     m = Model()
     g = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for p in m.parameters(): p.copy_(torch.randn(p.shape, generator=g) * 0.08 + (1.0 if p.dim() == 1 else 0.0))
+        for p in m.parameters():
+            p.copy_(torch.randn(p.shape, generator=g) * 0.08 + (1.0 if p.dim() == 1 else 0.0))
     m.kinds = Layer
-    config = dict(c, architectures=["Qwen2ForCausalLM" if bias else "LlamaForCausalLM"], model_type="qwen2" if bias else "llama", rms_norm_eps=1e-5, rope_theta=10000.0,
+    config = dict(c, architectures=["Qwen2ForCausalLM" if bias else "LlamaForCausalLM"], model_type="qwen2"
+                  if bias else "llama", rms_norm_eps=1e-5, rope_theta=10000.0,
                   tie_word_embeddings=tied, max_position_embeddings=64, hidden_act="silu")
     return m, config
 
-def groups_of(model, split=True):        # ZeRO-1 and 2: one, because DeepSpeed 0.19 cannot show the moments of a second
+# ZeRO-1 and 2: one, because DeepSpeed 0.19 cannot show the moments of a second
+def groups_of(model, split=True):
     p = [x for x in model.parameters() if x.requires_grad]
-    two = [dict(params=[x for x in p if x.dim() > 1], weight_decay=DECAY), dict(params=[x for x in p if x.dim() <= 1], weight_decay=0.0)]
+    two = [dict(params=[x for x in p if x.dim() > 1], weight_decay=DECAY),
+           dict(params=[x for x in p if x.dim() <= 1], weight_decay=0.0)]
     return two if split else [dict(params=p, weight_decay=DECAY)]
 def adamw(model, split=True):
     import torch
     return torch.optim.AdamW(groups_of(model, split), lr=LR, betas=BETAS, eps=EPS)
 
 TOKENS = [(i * i * 7 + i * 3 + i // 11) % SHAPE["vocab_size"] for i in range(ROWS * T * 8 + 1)]
-def batch(step, rank, world, next_step=False):     # the rows of the steps that follow the save begin anew: no source knows another position
+# the rows of the steps that follow the save begin anew: no source knows another position
+def batch(step, rank, world, next_step=False):
     import torch
     first = step if next_step else step + 5
     rows = range(first * ROWS + rank * ROWS // world, first * ROWS + (rank + 1) * ROWS // world)
@@ -151,7 +171,8 @@ def launch(worker, world, *args):
         if pid == 0:
             rc = 1
             try:
-                os.environ.update(RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(p))
+                os.environ.update(RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE=str(world),
+                                  LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(p))
                 worker(r, world, *args)
                 rc = 0
             except BaseException:
@@ -176,16 +197,19 @@ def wrap(m, kind, world, extra):
     if kind == "fsdp1":
         from torch.distributed.fsdp import FullyShardedDataParallel as F, ShardingStrategy as S
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-        m = F(m, auto_wrap_policy=ModuleWrapPolicy({m.kinds}), use_orig_params="orig" in extra, device_id=torch.device("cpu"),
+        m = F(m, auto_wrap_policy=ModuleWrapPolicy({m.kinds}), use_orig_params="orig" in extra,
+              device_id=torch.device("cpu"),
               sharding_strategy=S.SHARD_GRAD_OP if "grad" in extra else S.FULL_SHARD)
         return m
     from torch.distributed.fsdp import fully_shard
     if kind in ("fsdp2", "raw"):
-        mesh = init_device_mesh("cpu", (world,)) if "hsdp" not in extra else init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("r", "s"))
+        mesh = init_device_mesh("cpu", (world,)) if "hsdp" not in extra else init_device_mesh("cpu",
+            (2, world // 2), mesh_dim_names=("r", "s"))
     if kind == "tp":
         from torch.distributed.tensor.parallel import ColwiseParallel as C, RowwiseParallel as R, parallelize_module
         two = init_device_mesh("cpu", (world // 2, 2), mesh_dim_names=("dp", "tp"))
-        plan = {"self_attn.q_proj": C(), "self_attn.k_proj": C(), "self_attn.v_proj": C(), "self_attn.o_proj": R(), "mlp.gate_proj": C(), "mlp.up_proj": C(), "mlp.down_proj": R()}
+        plan = {"self_attn.q_proj": C(), "self_attn.k_proj": C(), "self_attn.v_proj": C(),
+                "self_attn.o_proj": R(), "mlp.gate_proj": C(), "mlp.up_proj": C(), "mlp.down_proj": R()}
         for l in m.model.layers: parallelize_module(l, two["tp"], plan)
         mesh = two["dp"]
     for l in m.model.layers: fully_shard(l, mesh=mesh)
@@ -199,7 +223,8 @@ def full_of(t):
 def dcp_worker(rank, world, dir, kind, extra):
     import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
     dist.init_process_group("gloo")
-    m, config = build("bias" in extra, "tied" in extra, dict(num_key_value_heads=2, intermediate_size=52) if kind == "tp" else None)
+    m, config = build("bias" in extra, "tied" in extra, dict(num_key_value_heads=2, intermediate_size=52)
+                      if kind == "tp" else None)
     if "frozen" in extra: m.model.norm.weight.requires_grad_(False)
     if kind != "ddp": m = wrap(m, kind, world, extra)
     opt = adamw(m, "one" not in extra and kind != "fsdp1" or "orig" in extra)
@@ -225,19 +250,24 @@ def dcp_worker(rank, world, dir, kind, extra):
     if "weights" in extra: state = sm
     if "bf16" in extra: state = {k: v.to(torch.bfloat16) for k, v in sm.items()}
     if sched: state["lr_scheduler"] = sched.state_dict()
-    if "loader" in extra: state["dataloader"] = {"version": 1, "dp_rank_0": b"abc", "n": torch.tensor(5)}; state["train_state"] = {"step": torch.tensor(STEPS), "loss": [1.0, 2.0]}
+    if "loader" in extra:
+        state["dataloader"] = {"version": 1, "dp_rank_0": b"abc", "n": torch.tensor(5)}
+        state["train_state"] = {"step": torch.tensor(STEPS), "loss": [1.0, 2.0]}
     out = dir + "/ckpt"
     if "hf" in extra:
         from torch.distributed.checkpoint import HuggingFaceStorageWriter as W
         if "hfc" in extra:
-            dcp.save(sm, storage_writer=W(out, fqn_to_index_mapping={k: 1 + i % 2 for i, k in enumerate(sm)}, save_distributed=True, enable_consolidation=True))
+            dcp.save(sm, storage_writer=W(out, fqn_to_index_mapping={k: 1 + i % 2 for i, k in enumerate(sm)},
+                                          save_distributed=True, enable_consolidation=True))
         else: dcp.save(sm, storage_writer=W(out, save_distributed=True))
-    elif "perrank" in extra: dcp.save(state, storage_writer=dcp.FileSystemWriter(out, single_file_per_rank=False))
+    elif "perrank" in extra:
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(out, single_file_per_rank=False))
     elif "async" in extra: dcp.async_save(state, checkpoint_id=out).result()
     elif "threads" in extra: dcp.save(state, storage_writer=dcp.FileSystemWriter(out, thread_count=3))
     elif "ser" in extra:
         from torch.distributed.checkpoint.filesystem import SerializationFormat
-        dcp.save(state, storage_writer=dcp.FileSystemWriter(out, serialization_format=SerializationFormat.SAFETENSORS))
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(out,
+                                                            serialization_format=SerializationFormat.SAFETENSORS))
     elif hasattr(dcp, "save"): dcp.save(state, storage_writer=dcp.FileSystemWriter(out))
     if BIG:
         if rank == 0: json.dump(config, open(dir + "/config.json", "w"))
@@ -272,12 +302,16 @@ def ds_config(world, stage, extra):
         if x.startswith("sub"): z["sub_group_size"] = int(x[3:])
         if x == "rr": z["round_robin_gradients"] = True
         if x.startswith("persist"): z["stage3_param_persistence_threshold"] = int(x[7:])
-    d = dict(train_micro_batch_size_per_gpu=ROWS // world, train_batch_size=ROWS, zero_allow_untested_optimizer=True, zero_force_ds_cpu_optimizer=False, zero_optimization=z,
+    d = dict(train_micro_batch_size_per_gpu=ROWS // world, train_batch_size=ROWS,
+             zero_allow_untested_optimizer=True, zero_force_ds_cpu_optimizer=False, zero_optimization=z,
              steps_per_print=10**9)
     if "bf16" in extra: d["bf16"] = {"enabled": True}
     if "fp16" in extra: d["fp16"] = {"enabled": True, "initial_scale_power": 8}
     if "grad32" in extra: d["data_types"] = {"grad_accum_dtype": "fp32"}
-    if "sched" in extra: d["scheduler"] = {"type": "WarmupDecayLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": LR, "warmup_num_steps": 2, "total_num_steps": 40, "warmup_type": "linear"}}
+    if "sched" in extra:
+        d["scheduler"] = {"type": "WarmupDecayLR",
+                          "params": {"warmup_min_lr": 0, "warmup_max_lr": LR, "warmup_num_steps": 2,
+                                     "total_num_steps": 40, "warmup_type": "linear"}}
     return d
 
 def ds_worker(rank, world, dir, stage, extra):
@@ -285,18 +319,21 @@ def ds_worker(rank, world, dir, stage, extra):
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     m, config = build("bias" in extra, "tied" in extra)
     if "frozen" in extra:
-        for p in (m.model.embed_tokens.weight, m.model.layers[1].input_layernorm.weight): p.requires_grad_(False)
+        for p in (m.model.embed_tokens.weight, m.model.layers[1].input_layernorm.weight):
+            p.requires_grad_(False)
     if "buffer" in extra: m.register_buffer("steps_seen", torch.arange(7.0))
     names = {id(p): n for n, p in m.named_parameters()}
     params = dict(m.named_parameters())
-    e, *_ = deepspeed.initialize(model=m, optimizer=adamw(m, stage == 3), config=ds_config(world, stage, extra))
+    e, *_ = deepspeed.initialize(model=m, optimizer=adamw(m, stage == 3),
+                                 config=ds_config(world, stage, extra))
     def step(s, after):
         x, y = batch(s, rank, world, after)
         loss = e(x, y)
         e.backward(loss); e.step()
         return mean(loss)
     for s in range(1 if BIG else STEPS): step(s, False)
-    e.save_checkpoint(dir + "/ckpt", tag="some-tag" if "tag" in extra else None, client_state={"mine": {"epoch": 2}} if "client" in extra else {})
+    e.save_checkpoint(dir + "/ckpt", tag="some-tag" if "tag" in extra else None,
+                      client_state={"mine": {"epoch": 2}} if "client" in extra else {})
     if BIG:
         if rank == 0: json.dump(config, open(dir + "/config.json", "w"))
         return torch.distributed.barrier()
@@ -325,7 +362,8 @@ def continue_worker(rank, world, src, kind, split):
     if kind.startswith("zero"):
         import deepspeed
         deepspeed.init_distributed(dist_backend="gloo", verbose=False)
-        e, *_ = deepspeed.initialize(model=m, optimizer=adamw(m, split), config=ds_config(world, int(kind[4:]), []))
+        e, *_ = deepspeed.initialize(model=m, optimizer=adamw(m, split),
+                                     config=ds_config(world, int(kind[4:]), []))
         e.load_checkpoint(src + "/ckpt")
         forward = e
         def step(loss): e.backward(loss); e.step()
@@ -372,7 +410,8 @@ def run(case, dir):
 
 def main():
     if sys.argv[1] == "compare": return compare(*sys.argv[2:4])
-    if sys.argv[1] == "tokens": return open(sys.argv[2], "wb").write(struct.pack(f"<{len(TOKENS)}H", *TOKENS)) and 0
+    if sys.argv[1] == "tokens":
+        return open(sys.argv[2], "wb").write(struct.pack(f"<{len(TOKENS)}H", *TOKENS)) and 0
     if sys.argv[1] == "continue":       # continue FIXTURE KIND RANKS split|one
         import torch, torch.distributed.fsdp, torch.distributed.checkpoint
         if sys.argv[3].startswith("zero"): import deepspeed

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # all
-# foreign_real.sh - folders that PyTorch, DeepSpeed and Megatron write here and now, at shapes and degrees of their own: the full state is the live
-# objects', bit for bit, also over another layout; ptrain's next losses are the framework's. PEER_PYTHON=python that has the libraries;
-# CASES='fsdp2-3 dpresh-2-1-1 …': these.
+# foreign_real.sh - folders that PyTorch, DeepSpeed and Megatron write here and now, at shapes and degrees of
+# their own: the full state is the live objects', bit for bit, also over another layout; ptrain's next losses
+# are the framework's. PEER_PYTHON=python that has the libraries; CASES='fsdp2-3 dpresh-2-1-1 …': these.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 py=${PEER_PYTHON:-python3}
@@ -26,7 +26,8 @@ wanted() { [[ -z ${CASES:-} || " $CASES " == *" $1 "* ]]; }
 
 for case in $cases; do
     wanted "$case" || continue
-    "$py" "$here/foreign_real.py" "$case" "$TMP/$case" >"$TMP/log" 2>&1 || { skip "this machine cannot make $case: $(grep Error "$TMP/log" | tail -1 | cut -c1-120)"; continue; }
+    "$py" "$here/foreign_real.py" "$case" "$TMP/$case" >"$TMP/log" 2>&1 ||
+        { skip "this machine cannot make $case: $(grep Error "$TMP/log" | tail -1 | cut -c1-120)"; continue; }
     if [[ $case == *-ser ]]; then       # torch cannot load these either
         run reshard "$case/ckpt" "$case/out"
         claim "$case is refused with the reason" has "$err" SerializationFormat
@@ -34,7 +35,8 @@ for case in $cases; do
     fi
     check "$case"
     case $case in fsdp2-3 | fsdp2-5 | zero3-3 | zero3-5-sub1000)
-        run ptrain --resume "$case/ckpt" --data "$case/tokens.u16" --data-order stride:1 --seq-len 8 --global-batch 30 --clip 0 --steps 6 --out "$case/run" --log "$case/log.jsonl"
+        run ptrain --resume "$case/ckpt" --data "$case/tokens.u16" --data-order stride:1 --seq-len 8 \
+            --global-batch 30 --clip 0 --steps 6 --out "$case/run" --log "$case/log.jsonl"
         claim "$case is resumed" [ $rc = 0 ]
         run python3 -c 'import json, sys
 have = [json.loads(l)["loss"] for l in open(sys.argv[1]) if "loss_bits" in l]
@@ -49,7 +51,8 @@ if "$py" -c 'import megatron.core' 2>/dev/null; then
     for case in $mcore; do
         wanted "$case" || continue
         mkdir "$case"
-        "$py" "$here/foreign_mcore.py" "$case" "$TMP/$case" >"$TMP/log" 2>&1 || { skip "this machine cannot make $case"; continue; }
+        "$py" "$here/foreign_mcore.py" "$case" "$TMP/$case" >"$TMP/log" 2>&1 ||
+            { skip "this machine cannot make $case"; continue; }
         check "$case"
         rm -rf "${TMP:?}/$case"
     done

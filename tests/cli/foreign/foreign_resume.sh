@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
-# foreign_resume.sh - ptrain goes on from folders of DeepSpeed and PyTorch: the next losses are those of the framework that wrote the folder,
-# which are recorded here (foreign_real.py continue FOLDER KIND RANKS split|one, torch 2.15, deepspeed 0.19.8), at any layout to the same bits.
+# foreign_resume.sh - ptrain goes on from folders of DeepSpeed and PyTorch: the next losses are those of the
+# framework that wrote the folder, which are recorded here (foreign_real.py continue FOLDER KIND RANKS
+# split|one, torch 2.15, deepspeed 0.19.8), at any layout to the same bits.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 [ -n "${FIXTURES:-}" ] && [ -d "$FIXTURES/foreign" ] || { skip "FIXTURES is not set"; finish; }
@@ -24,11 +25,12 @@ go() {              # go SOURCE STEPS OPTIONS...
     local src=$1 steps=$2
     shift 2
     rm -rf out run.jsonl
-    run ptrain --resume "$src" --data tokens.u16 --data-order stride:1 --seq-len 8 --global-batch 30 --steps "$steps" --out out --log run.jsonl "$@"
+    run ptrain --resume "$src" --data tokens.u16 --data-order stride:1 --seq-len 8 --global-batch 30 --steps \
+        "$steps" --out out --log run.jsonl "$@"
 }
 
-# folder, its step + 3, tolerance (larger where vectors were decayed, which ptrain does not), clipping where the folder does not say it (DeepSpeed's do: another
-# value would show), the framework's losses
+# folder, its step + 3, tolerance (larger where vectors were decayed, which ptrain does not), clipping where
+# the folder does not say it (DeepSpeed's do: another value would show), the framework's losses
 while read -r name steps tolerance clip losses; do
     [ "$clip" = said ] && clip= || clip="--clip $clip"
     go "$fx/$name/ckpt" "$steps" $clip
@@ -47,7 +49,8 @@ dcp_raw_optim_fsdp2_w2 7 2e-5 0 4.444111347198486 4.420238018035889 4.3391361236
 dcp_fsdp2_w2_fp32 7 5e-4 0 4.443634033203125 4.4197845458984375 4.338716506958008
 END
 # weights alone: log-probs of the reference model (transformers, the live weights)
-for name in dcp_fsdp1_w2_fp32 dcp_tp2_fsdp2_fp32 ds_zero1_w3_fp32 ds_zero2_w3_fp32_roundrobin mcore_dist_tp2_pp2_fp32 mcore_legacy_tp1_pp2_fp32_tied; do
+for name in dcp_fsdp1_w2_fp32 dcp_tp2_fsdp2_fp32 ds_zero1_w3_fp32 ds_zero2_w3_fp32_roundrobin \
+    mcore_dist_tp2_pp2_fp32 mcore_legacy_tp1_pp2_fp32_tied; do
     python3 - "$fx/$name/eval.safetensors" eval.u16 want <<'PY'
 import json, math, struct, sys
 data = open(sys.argv[1], "rb").read()
@@ -77,5 +80,7 @@ run ptrain --init "$fx/dcp_hf_sharded_fsdp2_w2/hf_sharded" --data tokens.u16 --s
 claim "but begun from" [ $rc = 0 ]
 run ptrain --init "$fx/mcore_dist_tp2_pp2_fp32/ckpt" --data tokens.u16 --steps 1 --seq-len 8 --out out4
 claim "so are Megatron's" [ $rc = 0 ]
-claim "their settings are in a converted checkpoint too" has "$("$BIN/reshard" --tp 2 "$fx/ds_zero3_w3_fp32/ckpt" native 2>&1; grep -o '"lr"' native/manifest.json)" '"lr"'
+claim "their settings are in a converted checkpoint too" has \
+    "$("$BIN/reshard" --tp 2 "$fx/ds_zero3_w3_fp32/ckpt" native 2>&1; grep -o '"lr"' native/manifest.json)" \
+        '"lr"'
 finish

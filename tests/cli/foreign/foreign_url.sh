@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
-# foreign_url.sh - folders of other frameworks by URL: what is told by them is what the folder tells, only what is needed comes over the
-# network, a download is the same files, a name in them that leads elsewhere is refused.
+# foreign_url.sh - folders of other frameworks by URL: what is told by them is what the folder tells, only
+# what is needed comes over the network, a download is the same files, a name in them that leads elsewhere is
+# refused.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3 here"; finish; }
@@ -37,10 +38,12 @@ rm -rf cache
 run reshard inspect $at/ok/dcp-3/ckpt
 claim "inspect by URL" has "$out" "optimizer state: moments, step"
 sent=$(sed -n 's|^ok dcp-3/ckpt/__.*sent=\([0-9]*\).*|\1|p' log | awk '{ s += $1 } END { print s + 0 }')
-claim "inspect reads tables: $sent bytes of data files" [ "$sent" -le $(($(cat served/dcp-3/ckpt/__* | wc -c) * 2)) ]
+claim "inspect reads tables: $sent bytes of data files" [ "$sent" -le \
+    $(($(cat served/dcp-3/ckpt/__* | wc -c) * 2)) ]
 
 # model-parallel ranks are refused, as in a folder: half of every tensor would be taken for the whole
-cp served/zero2-3/ckpt/*/mp_rank_00_model_states.pt "$(ls -d served/zero2-3/ckpt/*/)mp_rank_01_model_states.pt"
+cp served/zero2-3/ckpt/*/mp_rank_00_model_states.pt \
+    "$(ls -d served/zero2-3/ckpt/*/)mp_rank_01_model_states.pt"
 rm -rf cache
 run reshard digest $at/ok/zero2-3/ckpt
 claim "a second model-parallel rank by URL is refused" [ $rc = 1 ]

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick sanitize
-# foreign_written.sh - what reshard writes for PyTorch DCP and DeepSpeed: every layout of source and target and back gives the digests again, the same
-# state the same bytes, a changed byte is noticed, and what a format cannot hold is refused by name. ALL=1: every family (foreign_written_all.sh).
+# foreign_written.sh - what reshard writes for PyTorch DCP and DeepSpeed: every layout of source and target
+# and back gives the digests again, the same state the same bytes, a changed byte is noticed, and what a
+# format cannot hold is refused by name. ALL=1: every family (foreign_written_all.sh).
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 cd "$TMP" || exit 1
@@ -15,7 +16,8 @@ train() {
     local name=$1 config=$2
     shift 2
     echo "{$config}" >"$name.json"
-    run ptrain --data text --model "$name.json" --steps 3 --stop-after 2 --seq-len 15 --global-batch 4 --threads 1 --seed 7 --out "$name" "$@"
+    run ptrain --data text --model "$name.json" --steps 3 --stop-after 2 --seq-len 15 --global-batch 4 \
+        --threads 1 --seed 7 --out "$name" "$@"
     claim "$name is trained" [ $rc = 0 ]
 }
 
@@ -49,10 +51,12 @@ run reshard --ranks 2 --format dcp --tp 2 --dp 2 --zero 3 whole/step-2 d3
 claim "also when two processes wrote them" diff -r d1 d3
 run reshard inspect d1
 claim "inspect says what it is" has "$out" dcp
-run ptrain --data text --resume d1 --steps 3 --stop-after 3 --seq-len 15 --global-batch 4 --threads 1 --out from-dcp
+run ptrain --data text --resume d1 --steps 3 --stop-after 3 --seq-len 15 --global-batch 4 --threads 1 --out \
+    from-dcp
 bits=$out
 claim "and with its data where they were, which is said" has "$err" "data go on where its run was"
-run ptrain --data text --resume whole/step-2 --steps 3 --stop-after 3 --seq-len 15 --global-batch 4 --threads 1 --out from-native
+run ptrain --data text --resume whole/step-2 --steps 3 --stop-after 3 --seq-len 15 --global-batch 4 \
+    --threads 1 --out from-native
 claim "training goes on from dcp to the same bits" [ $rc = 0 -a "${bits%,*}" = "${out%,*}" ]
 rm -rf from-*
 
@@ -63,7 +67,8 @@ there half deepspeed-universal
 run reshard --weights-only whole/step-2 light
 there light dcp --tp 2
 there light deepspeed-universal
-claim "without optimizer state no optimizer file is there" [ ! -e w/global_step0_universal/zero/lm_head.weight/exp_avg.pt ]
+claim "without optimizer state no optimizer file is there" [ ! -e \
+    w/global_step0_universal/zero/lm_head.weight/exp_avg.pt ]
 
 # what they cannot hold
 while IFS='|' read -r options src says; do
@@ -81,7 +86,8 @@ TABLE
 
 # one changed byte of data anywhere is noticed by verify and by a conversion (each record has a CRC-32)
 if command -v python3 >/dev/null; then
-    for f in d1/__1_0.distcp d1/__3_1.distcp universal/global_step2_universal/zero/model.norm.weight/exp_avg_sq.pt; do
+    for f in d1/__1_0.distcp d1/__3_1.distcp \
+        universal/global_step2_universal/zero/model.norm.weight/exp_avg_sq.pt; do
         cp "$f" kept
         python3 - "$f" <<'PY'
 import sys

@@ -1,8 +1,9 @@
-"""hf_fused.py - experts of a Hugging Face folder as two tensors a layer, by a reader and writer that are not ours.
+"""hf_fused.py - experts of a Hugging Face folder as two tensors a layer, by a reader and writer that are not
+ours.
 
-    fuse FROM TO           every expert into mlp.experts.gate_up_proj [E, 2 I, H] and mlp.experts.down_proj [E, H, I]
-    same A B               the same tensors, byte for byte
-    edit FROM TO CODE      CODE changes t, a dict of name -> [dtype, shape, bytes]; turn(NAME…) swaps the two last dims of those that end so
+    fuse FROM TO           every expert into mlp.experts.gate_up_proj [E, 2 I, H] and mlp.experts.down_proj
+    [E, H, I] same A B               the same tensors, byte for byte edit FROM TO CODE      CODE changes t, a
+    dict of name -> [dtype, shape, bytes]; turn(NAME…) swaps the two last dims of those that end so
 """
 import collections
 import glob
@@ -42,9 +43,11 @@ def write(tensors, folder, like):
 def fused(tensors):
     out, parts = {}, collections.defaultdict(dict)
     for name, (dtype, shape, values) in tensors.items():
-        m = re.fullmatch(r"(model\.layers\.\d+\.)(?:block_sparse_moe|mlp)\.experts\.(\d+)\.(\w+)\.weight", name)
+        m = re.fullmatch(r"(model\.layers\.\d+\.)(?:block_sparse_moe|mlp)\.experts\.(\d+)\.(\w+)\.weight",
+                         name)
         if m:
-            parts[m[1]][int(m[2]), {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}.get(m[3], m[3])] = dtype, shape, values
+            parts[m[1]][int(m[2]), {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}.get(m[3],
+                m[3])] = dtype, shape, values
         else:
             out[name.replace("block_sparse_moe.gate", "mlp.gate")] = [dtype, shape, values]
     for layer, of in parts.items():
@@ -52,7 +55,8 @@ def fused(tensors):
         dtype, (inter, hidden), _ = of[0, "gate_proj"]
         both = b"".join(of[e, part][2] for e in range(n) for part in ("gate_proj", "up_proj"))
         out[layer + "mlp.experts.gate_up_proj"] = [dtype, [n, 2 * inter, hidden], both]
-        out[layer + "mlp.experts.down_proj"] = [dtype, [n, hidden, inter], b"".join(of[e, "down_proj"][2] for e in range(n))]
+        out[layer + "mlp.experts.down_proj"] = [dtype, [n, hidden, inter],
+                                                b"".join(of[e, "down_proj"][2] for e in range(n))]
     return out
 
 
@@ -60,7 +64,8 @@ def turn(*endings):
     for name, (dtype, (n, rows, cols), values) in [(k, v) for k, v in t.items() if k.endswith(endings)]:
         size = len(values) // (n * rows * cols)
         at = lambda e, r, c: values[((e * rows + r) * cols + c) * size:][:size]
-        t[name] = [dtype, [n, cols, rows], b"".join(at(e, r, c) for e in range(n) for c in range(cols) for r in range(rows))]
+        t[name] = [dtype, [n, cols, rows],
+                   b"".join(at(e, r, c) for e in range(n) for c in range(cols) for r in range(rows))]
 
 
 what, a, b = sys.argv[1:4]

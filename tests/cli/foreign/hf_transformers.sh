@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # all
-# hf_transformers.sh - what we write is what transformers reads: its logits from our folders are the reference's, and from a model trained
-# here the trainer's own log-probabilities. Of fused experts both are read: what we write by transformers, what transformers writes by us. Needs a python ($PYTHON, else python3) with torch, transformers and numpy; $FIXTURES.
+# hf_transformers.sh - what we write is what transformers reads: its logits from our folders are the
+# reference's, and from a model trained here the trainer's own log-probabilities. Of fused experts both are
+# read: what we write by transformers, what transformers writes by us. Needs a python ($PYTHON, else python3)
+# with torch, transformers and numpy; $FIXTURES.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 python=${PYTHON:-python3}
-"$python" -c 'import torch, transformers, numpy' 2>/dev/null || { skip "no torch and transformers here"; finish; }
+"$python" -c 'import torch, transformers, numpy' 2>/dev/null ||
+    { skip "no torch and transformers here"; finish; }
 cd "$TMP" || exit 1
 export HF_HUB_OFFLINE=1 HF_HOME=$TMP/hub TRANSFORMERS_VERBOSITY=error OMP_NUM_THREADS=1
 
@@ -78,9 +81,11 @@ done
 for i in $(seq 300); do echo "line $i: $((i * i)) is the square of $i"; done >text
 for how in "--dtype fp32" "--dtype bf16"; do
     m=trained-${how#--dtype }
-    run ptrain --data text --ranks 2 --tp 2 $how --out "$m-run" --steps 6 --seq-len 64 --global-batch 8 --lr 1e-3
+    run ptrain --data text --ranks 2 --tp 2 $how --out "$m-run" --steps 6 --seq-len 64 --global-batch 8 --lr \
+        1e-3
     run reshard --format hf --dtype fp32 "$m-run/step-6" "$m"
-    run ptrain --init "$m" --eval-only --eval-data text --seq-len 64 --global-batch 8 --eval-logprobs "$m.jsonl"
+    run ptrain --init "$m" --eval-only --eval-data text --seq-len 64 --global-batch 8 --eval-logprobs \
+        "$m.jsonl"
     claim "$m: evaluated" [ $rc = 0 ]
     head -4 "$m.jsonl" >few && mv few "$m.jsonl"
     args+=("$m" "$m.jsonl" text) names+=("$m")
@@ -89,7 +94,9 @@ done
 for m in "${names[@]}"; do
     claim "transformers reads $m to the same numbers: $(grep "^$m " said)" grep -q "^$m ok$" said
     [[ $m = *-fused ]] || continue
-    claim "$m: transformers writes fused experts, too" grep -q "experts.gate_up_proj" "$m-theirs"/*.safetensors
-    claim "$m: and they have our digest" [ "$("$BIN/reshard" digest "$m-theirs")" = "$("$BIN/reshard" digest "$m")" ]
+    claim "$m: transformers writes fused experts, too" grep -q "experts.gate_up_proj" \
+        "$m-theirs"/*.safetensors
+    claim "$m: and they have our digest" [ "$("$BIN/reshard" digest "$m-theirs")" = \
+        "$("$BIN/reshard" digest "$m")" ]
 done
 finish

@@ -1,7 +1,9 @@
-"""foreign_make.py CASE DIR [MiB] - a small model's full state, written as another framework would write it, and once more as a DeepSpeed
-universal folder (DIR/universal), which holds every tensor whole: what reshard reads of the two must be the same.
+"""foreign_make.py CASE DIR [MiB] - a small model's full state, written as another framework would write it,
+and once more as a DeepSpeed universal folder (DIR/universal), which holds every tensor whole: what reshard
+reads of the two must be the same.
 
-No framework is needed: the pickles name torch's classes, which are stand-ins here. Values are unique (a function of name and index)."""
+No framework is needed: the pickles name torch's classes, which are stand-ins here. Values are unique (a
+function of name and index)."""
 import os, pickle, struct, sys, types, zipfile
 from collections import OrderedDict
 
@@ -12,7 +14,9 @@ def module(name):
     sys.modules[name] = m
     return m
 
-torch, utils, dcp, fsys = module("torch"), module("torch._utils"), module("torch.distributed.checkpoint.metadata"), module("torch.distributed.checkpoint.filesystem")
+torch, utils, dcp, fsys = (module("torch"), module("torch._utils"),
+                           module("torch.distributed.checkpoint.metadata"),
+                           module("torch.distributed.checkpoint.filesystem"))
 module("torch.distributed"), module("torch.distributed.checkpoint")
 
 def cls(m, name, base=object, **members):
@@ -59,7 +63,8 @@ class Pickler(pickle.Pickler):
     def persistent_id(self, o):
         if not isinstance(o, Storage): return None
         key, _ = self.keys.setdefault(id(o), (str(len(self.keys)), o))
-        return "storage", FloatStorage if o.width == 4 else BFloat16Storage, key, "cpu", len(o.data) // o.width
+        return ("storage", FloatStorage if o.width == 4 else BFloat16Storage, key, "cpu",
+                len(o.data) // o.width)
 
 def save(o, f, root="archive"):
     import io
@@ -85,9 +90,11 @@ def count(shape):
 def values(name, shape):
     n, seed = count(shape), sum(ord(c) * (i + 1) for i, c in enumerate(name)) % 9973
     if n > 1 << 16:                     # benches: quick, still different everywhere
-        block = struct.pack("<65536I", *((0x3c000000 + (i * 2654435761 + seed) % (1 << 25)) for i in range(65536)))
+        block = struct.pack("<65536I",
+                            *((0x3c000000 + (i * 2654435761 + seed) % (1 << 25)) for i in range(65536)))
         return (block * (n // 65536 + 1))[:4 * n]
-    return struct.pack(f"<{n}I", *((0x3c000000 + (i * 2654435761 + seed * 40503) % (1 << 25)) for i in range(n)))
+    return struct.pack(f"<{n}I",
+                       *((0x3c000000 + (i * 2654435761 + seed * 40503) % (1 << 25)) for i in range(n)))
 
 def llama(layers, hidden, heads, groups, hd, ffn, vocab, bias=False, qk_norm=False):
     s = OrderedDict()
@@ -113,7 +120,8 @@ def gpt2(layers, hidden, ffn, vocab, **rest):       # matrices [in][out], q k v 
     for l in range(layers):
         p = f"transformer.h.{l}."
         for n in ("ln_1", "ln_2"): s[p + n + ".weight"] = s[p + n + ".bias"] = (hidden,)
-        for n, i, o in (("attn.c_attn", hidden, 3 * hidden), ("attn.c_proj", hidden, hidden), ("mlp.c_fc", hidden, ffn), ("mlp.c_proj", ffn, hidden)):
+        for n, i, o in (("attn.c_attn", hidden, 3 * hidden), ("attn.c_proj", hidden, hidden),
+                        ("mlp.c_fc", hidden, ffn), ("mlp.c_proj", ffn, hidden)):
             s[p + n + ".weight"], s[p + n + ".bias"] = (i, o), (o,)
     s["transformer.ln_f.weight"] = s["transformer.ln_f.bias"] = (hidden,)
     return s
@@ -124,7 +132,8 @@ STEP = Tensor(Storage(struct.pack("<f", 7.0)), ())
 
 def universal(dir, shapes, state):
     for k in KINDS:
-        for n, s in shapes.items(): save_to({"param": Tensor(Storage(state[k][n]), s), "cat_dim": 0}, f"{dir}/zero/{n}/{k}.pt")
+        for n, s in shapes.items():
+            save_to({"param": Tensor(Storage(state[k][n]), s), "cat_dim": 0}, f"{dir}/zero/{n}/{k}.pt")
     for n in shapes: save_to(STEP, f"{dir}/zero/{n}/step.pt")
 
 # ---- DeepSpeed
@@ -133,7 +142,8 @@ def zero3(dir, shapes, state, ranks, groups=2):
     names = list(shapes)
     per = [OrderedDict((n, Size(shapes[n])) for n in names[i::groups]) for i in range(groups)]
     for r in range(ranks):
-        save_to({"module": OrderedDict(), "param_shapes": per, "buffer_names": [], "shared_params": {}, "global_steps": 7},
+        save_to({"module": OrderedDict(), "param_shapes": per, "buffer_names": [], "shared_params": {},
+                 "global_steps": 7},
                 f"{dir}/global_step7/zero_pp_rank_{r}_mp_rank_00_model_states.pt")
         flat = {}
         for k in KINDS:
@@ -142,13 +152,17 @@ def zero3(dir, shapes, state, ranks, groups=2):
                 for n in g:
                     part = -(-count(shapes[n]) // ranks)
                     piece = state[k][n][4 * r * part:4 * (r + 1) * part]
-                    b += piece + b"\xee" * (4 * part - len(piece))          # what lies behind the end is garbage
+                    # what lies behind the end is garbage
+                    b += piece + b"\xee" * (4 * part - len(piece))
             flat[k] = bytes(b)
         cut = (len(flat["fp32"]) // 4 // 3 + 1) * 4                          # sub-groups that cut parameters
         parts = {k: [v[i:i + cut] for i in range(0, len(v), cut)] for k, v in flat.items()}
         T = lambda b: Tensor(Storage(b), (len(b) // 4,))
-        save_to({"optimizer_state_dict": {"zero_stage": 3, "partition_count": ranks, "fp32_flat_groups": [T(b) for b in parts["fp32"]],
-                                          "optimizer_state_dict": {"state": {i: {"step": STEP, "exp_avg": T(parts["exp_avg"][i]), "exp_avg_sq": T(parts["exp_avg_sq"][i])}
+        save_to({"optimizer_state_dict": {"zero_stage": 3, "partition_count": ranks,
+                                          "fp32_flat_groups": [T(b) for b in parts["fp32"]],
+                                          "optimizer_state_dict": {"state": {i: {"step": STEP,
+                                              "exp_avg": T(parts["exp_avg"][i]),
+                                              "exp_avg_sq": T(parts["exp_avg_sq"][i])}
                                                                              for i in range(len(parts["fp32"]))}}}},
                 f"{dir}/global_step7/zero_pp_rank_{r}_mp_rank_00_optim_states.pt")
     open(f"{dir}/latest", "w").write("global_step7")
@@ -164,23 +178,31 @@ def zero2(dir, shapes, state, ranks, skip=3):
         n = len(flat["fp32"]) // 4
         total = -(-n // (2 * ranks)) * 2 * ranks
         size = total // ranks * 4
-        cut.append({k: [(v + b"\0" * (4 * total - len(v)) if k != "fp32" else v)[r * size:(r + 1) * size] for r in range(ranks)] for k, v in flat.items()})
+        cut.append({k: [(v + b"\0" * (4 * total - len(v)) if k != "fp32" else v)[r * size:(r + 1) * size]
+                        for r in range(ranks)] for k, v in flat.items()})
     for r in range(ranks):
-        save_to({"optimizer_state_dict": {"zero_stage": 2, "partition_count": [ranks] * 2, "single_partition_of_fp32_groups": [T(c["fp32"][r]) for c in cut],
+        save_to({"optimizer_state_dict": {"zero_stage": 2, "partition_count": [ranks] * 2,
+                                          "single_partition_of_fp32_groups": [T(c["fp32"][r]) for c in cut],
                                           "param_alignment_paddings": skips,
                                           "base_optimizer_state": {"state": {g: {"exp_avg": T(c["exp_avg"][r]), "exp_avg_sq": T(c["exp_avg_sq"][r])} for g, c in enumerate(cut)},
-                                                                   "param_groups": [{"step": 7, "params": [g]} for g in range(2)]}}},
+                                                                   "param_groups": [{"step": 7, "params": [g]}
+                                                                       for g in range(2)]}}},
                 f"{dir}/global_step7/zero_pp_rank_{r}_mp_rank_00_optim_states.pt")
-    save_to({"module": OrderedDict((n, Tensor(Storage(state["fp32"][n]), shapes[n])) for n in names), "buffer_names": [],
-             "param_shapes": [OrderedDict((n, Size(shapes[n])) for n in g) for g in groups], "shared_params": {}}, f"{dir}/global_step7/mp_rank_00_model_states.pt")
+    save_to({"module": OrderedDict((n, Tensor(Storage(state["fp32"][n]), shapes[n])) for n in names),
+             "buffer_names": [],
+             "param_shapes": [OrderedDict((n, Size(shapes[n])) for n in g) for g in groups],
+             "shared_params": {}}, f"{dir}/global_step7/mp_rank_00_model_states.pt")
     open(f"{dir}/latest", "w").write("global_step7\n")
 
 # ---- PyTorch DCP: rows cut over ranks; names at the top, no paths (as torchtitan flattens them)
 
 def dcp_save(dir, shapes, state, ranks, wrapper=""):
     os.makedirs(dir, exist_ok=True)
-    items, places, files = OrderedDict(), OrderedDict(), [open(f"{dir}/__{r}_0.distcp", "wb") for r in range(ranks)]
-    keys = [(wrapper + n, shapes[n], state["fp32"][n]) for n in shapes] + [(f"optimizer.state.{wrapper}{n}.{k}", shapes[n], state[k][n]) for k in KINDS[1:] for n in shapes]
+    items, places, files = OrderedDict(), OrderedDict(), [open(f"{dir}/__{r}_0.distcp", "wb")
+                                                          for r in range(ranks)]
+    keys = [(wrapper + n, shapes[n], state["fp32"][n])
+            for n in shapes] + [(f"optimizer.state.{wrapper}{n}.{k}", shapes[n], state[k][n])
+                                for k in KINDS[1:] for n in shapes]
     import io
     for key, shape, data in keys:
         rows, row = -(-shape[0] // ranks), len(data) // shape[0]
@@ -193,27 +215,36 @@ def dcp_save(dir, shapes, state, ranks, wrapper=""):
             save(Tensor(Storage(data[lo * row:hi * row]), size), b)
             index = obj(MetadataIndex, fqn=key, offset=Size(start), index=r)
             if hi > lo or lo == 0:
-                places[index] = obj(_StorageInfo, relative_path=f"__{r}_0.distcp", offset=files[r].tell(), length=len(b.getvalue()))
+                places[index] = obj(_StorageInfo, relative_path=f"__{r}_0.distcp", offset=files[r].tell(),
+                                    length=len(b.getvalue()))
                 files[r].write(b.getvalue())
-        items[key] = obj(TensorStorageMetadata, properties=obj(TensorProperties, state=(float32, None, False, None, False)), size=Size(shape), chunks=chunks)
+        items[key] = obj(TensorStorageMetadata,
+                         properties=obj(TensorProperties, state=(float32, None, False, None, False)),
+                         size=Size(shape), chunks=chunks)
     for n in shapes:
         b = io.BytesIO()
         save(STEP, b)
         key = f"optimizer.state.{wrapper}{n}.step"
-        items[key] = obj(TensorStorageMetadata, properties=obj(TensorProperties, state=(float32, None, False, None, False, ())), size=Size(()),
+        items[key] = obj(TensorStorageMetadata,
+                         properties=obj(TensorProperties, state=(float32, None, False, None, False, ())),
+                         size=Size(()),
                          chunks=[obj(ChunkStorageMetadata, offsets=Size(()), sizes=Size(()))])
-        places[obj(MetadataIndex, fqn=key, offset=Size(()), index=0)] = obj(_StorageInfo, relative_path="__0_0.distcp", offset=files[0].tell(), length=len(b.getvalue()))
+        places[obj(MetadataIndex, fqn=key, offset=Size(()), index=0)] = obj(_StorageInfo,
+            relative_path="__0_0.distcp", offset=files[0].tell(), length=len(b.getvalue()))
         files[0].write(b.getvalue())
     for f in files: f.close()
     with open(f"{dir}/.metadata", "wb") as f:
-        pickle.Pickler(f, 4).dump(obj(Metadata, state_dict_metadata=items, planner_data=None, storage_data=places, version="1.0.0"))
+        pickle.Pickler(f, 4).dump(obj(Metadata, state_dict_metadata=items, planner_data=None,
+                                      storage_data=places, version="1.0.0"))
 
-# ---- Megatron legacy: tp x pp, virtual stages, query-key-value biases, query and key norms; distributed optimizer or by number
+# ---- Megatron legacy: tp x pp, virtual stages, query-key-value biases, query and key norms; distributed
+# optimizer or by number
 
 def rows(data, shape, lo, hi):
     w = len(data) // shape[0]
     return data[lo * w:hi * w]
-def cols(data, shape, lo, hi): return b"".join(data[4 * (r * shape[1] + lo):4 * (r * shape[1] + hi)] for r in range(shape[0]))
+def cols(data, shape, lo, hi):
+    return b"".join(data[4 * (r * shape[1] + lo):4 * (r * shape[1] + hi)] for r in range(shape[0]))
 
 def local_of(state, tp, m):
     """(kind, layer, Megatron's name, tp rank) -> bytes and shape of the rank's part"""
@@ -224,66 +255,97 @@ def local_of(state, tp, m):
         get = lambda n: state[kind][f"model.layers.{l}.{n}" if l is not None else n]
         if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
             n = "model.embed_tokens.weight" if name[0] == "e" else "lm_head.weight"
-            return rows(get(n) + b"\xaa" * (4 * hidden * (pad - m["vocab"])), (pad, hidden), t * pad // tp, (t + 1) * pad // tp), (pad // tp, hidden)
+            return rows(get(n) + b"\xaa" * (4 * hidden * (pad - m["vocab"])), (pad, hidden), t * pad // tp,
+                        (t + 1) * pad // tp), (pad // tp, hidden)
         if name.startswith("self_attention.linear_qkv.") and "layer_norm" not in name:
             w, end = (hidden, "weight") if name.endswith("weight") else (1, "bias")
             x, total = b"", groups * (q + 2 * hd)
             for g in range(groups):
                 x += rows(get(f"self_attn.q_proj.{end}"), (heads * hd,), g * q, (g + 1) * q)
-                for y in "kv": x += rows(get(f"self_attn.{y}_proj.{end}"), (groups * hd,), g * hd, (g + 1) * hd)
-            return rows(x, (total,), t * total // tp, (t + 1) * total // tp), (total // tp, hidden) if end == "weight" else (total // tp,)
+                for y in "kv":
+                    x += rows(get(f"self_attn.{y}_proj.{end}"), (groups * hd,), g * hd, (g + 1) * hd)
+            return rows(x, (total,), t * total // tp, (t + 1) * total // tp), (total // tp,
+                hidden) if end == "weight" else (total // tp,)
         if name == "mlp.linear_fc1.weight":
             f = ffn // tp
-            return b"".join(rows(get(f"mlp.{x}_proj.weight"), (ffn,), t * f, (t + 1) * f) for x in ("gate", "up")), (2 * f, hidden)
-        if name == "mlp.linear_fc2.weight": return cols(get("mlp.down_proj.weight"), (hidden, ffn), t * ffn // tp, (t + 1) * ffn // tp), (hidden, ffn // tp)
+            return b"".join(rows(get(f"mlp.{x}_proj.weight"), (ffn,), t * f, (t + 1) * f)
+                            for x in ("gate", "up")), (2 * f, hidden)
+        if name == "mlp.linear_fc2.weight":
+            return cols(get("mlp.down_proj.weight"), (hidden, ffn), t * ffn // tp,
+                        (t + 1) * ffn // tp), (hidden, ffn // tp)
         if name == "self_attention.linear_proj.weight":
             a = heads * hd
-            return cols(get("self_attn.o_proj.weight"), (hidden, a), t * a // tp, (t + 1) * a // tp), (hidden, a // tp)
-        hf = {"self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight", "mlp.linear_fc1.layer_norm_weight": "post_attention_layernorm.weight",
-              "self_attention.q_layernorm.weight": "self_attn.q_norm.weight", "self_attention.k_layernorm.weight": "self_attn.k_norm.weight",
+            return cols(get("self_attn.o_proj.weight"), (hidden, a), t * a // tp, (t + 1) * a // tp), (hidden,
+                a // tp)
+        hf = {"self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
+              "mlp.linear_fc1.layer_norm_weight": "post_attention_layernorm.weight",
+              "self_attention.q_layernorm.weight": "self_attn.q_norm.weight",
+              "self_attention.k_layernorm.weight": "self_attn.k_norm.weight",
               "decoder.final_layernorm.weight": "model.norm.weight"}[name]
         return get(hf), (len(get(hf)) // 4,)
     return local
 
-def turned(data, shape): return b"".join(data[4 * (i * shape[1] + j):4 * (i * shape[1] + j) + 4] for j in range(shape[1]) for i in range(shape[0]))
+def turned(data, shape):
+    return b"".join(data[4 * (i * shape[1] + j):4 * (i * shape[1] + j) + 4] for j in range(shape[1])
+                    for i in range(shape[0]))
 
 def local_of_gpt2(state, shapes, tp, m):
-    pad, heads, hd, hidden = -(-m["vocab"] // (8 * tp)) * 8 * tp, m["heads"], m["hidden"] // m["heads"], m["hidden"]
-    layer = {"self_attention.linear_qkv.layer_norm_": "ln_1.", "self_attention.linear_proj.": "attn.c_proj.", "self_attention.linear_qkv.": "attn.c_attn.",
-             "mlp.linear_fc1.layer_norm_": "ln_2.", "mlp.linear_fc1.": "mlp.c_fc.", "mlp.linear_fc2.": "mlp.c_proj."}
-    top = {"embedding.word_embeddings.": "transformer.wte.", "embedding.position_embeddings.": "transformer.wpe.", "decoder.final_layernorm.": "transformer.ln_f.",
+    pad, heads, hd, hidden = (-(-m["vocab"] // (8 * tp)) * 8 * tp, m["heads"], m["hidden"] // m["heads"],
+                              m["hidden"])
+    layer = {"self_attention.linear_qkv.layer_norm_": "ln_1.", "self_attention.linear_proj.": "attn.c_proj.",
+             "self_attention.linear_qkv.": "attn.c_attn.",
+             "mlp.linear_fc1.layer_norm_": "ln_2.", "mlp.linear_fc1.": "mlp.c_fc.",
+             "mlp.linear_fc2.": "mlp.c_proj."}
+    top = {"embedding.word_embeddings.": "transformer.wte.",
+           "embedding.position_embeddings.": "transformer.wpe.",
+           "decoder.final_layernorm.": "transformer.ln_f.",
            "output_layer.": "transformer.wte."}
     def local(kind, l, name, t):
         start = max((k for k in (layer if l is not None else top) if name.startswith(k)), key=len)
         hf = (f"transformer.h.{l}." + layer[start] if l is not None else top[start]) + name[len(start):]
         data, shape = state[kind][hf], shapes[hf]
         if l is not None and len(shape) == 2: data, shape = turned(data, shape), shape[::-1]
-        if "c_attn" in hf: data = b"".join(rows(data, shape, p * hidden + g * hd, p * hidden + (g + 1) * hd) for g in range(heads) for p in range(3))
+        if "c_attn" in hf:
+            data = b"".join(rows(data, shape, p * hidden + g * hd, p * hidden + (g + 1) * hd)
+                            for g in range(heads) for p in range(3))
         if "wte" in hf: data, shape = data + b"\xaa" * (4 * hidden * (pad - m["vocab"])), (pad, hidden)
-        if "wte" in hf or "c_attn" in hf or "c_fc" in hf: return rows(data, shape, t * shape[0] // tp, (t + 1) * shape[0] // tp), (shape[0] // tp,) + tuple(shape[1:])
-        if len(shape) == 2 and l is not None: return cols(data, shape, t * shape[1] // tp, (t + 1) * shape[1] // tp), (shape[0], shape[1] // tp)
+        if "wte" in hf or "c_attn" in hf or "c_fc" in hf:
+            return rows(data, shape, t * shape[0] // tp,
+                        (t + 1) * shape[0] // tp), (shape[0] // tp,) + tuple(shape[1:])
+        if len(shape) == 2 and l is not None:
+            return cols(data, shape, t * shape[1] // tp, (t + 1) * shape[1] // tp), (shape[0], shape[1] // tp)
         return data, shape
     return local
 
-ORDER = ["self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias",
-         "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight", "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"]
+ORDER = ["self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight",
+         "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias",
+         "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight",
+         "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"]
 
 def order_of(shapes):
     if "transformer.wte.weight" in shapes:
-        return [n for k in ("self_attention.linear_qkv.layer_norm_", "self_attention.linear_proj.", "self_attention.linear_qkv.", "mlp.linear_fc1.layer_norm_",
+        return [n for k in ("self_attention.linear_qkv.layer_norm_", "self_attention.linear_proj.",
+                            "self_attention.linear_qkv.", "mlp.linear_fc1.layer_norm_",
                             "mlp.linear_fc1.", "mlp.linear_fc2.") for n in (k + "weight", k + "bias")]
-    return [n for n in ORDER if "model.layers.0.self_attn.q_proj.bias" in shapes or (not n.endswith("bias") and "_layernorm" not in n)]
+    return [n for n in ORDER if "model.layers.0.self_attn.q_proj.bias" in shapes
+            or (not n.endswith("bias") and "_layernorm" not in n)]
 
 def megatron(dir, shapes, state, tp, pp, vp, distributed, m):
     is_gpt2 = "transformer.wte.weight" in shapes
-    per, local, order = m["layers"] // (pp * vp), local_of_gpt2(state, shapes, tp, m) if is_gpt2 else local_of(state, tp, m), order_of(shapes)
-    last = ["decoder.final_layernorm.weight"] + (["decoder.final_layernorm.bias"] + ["output_layer.weight"] * (pp > 1) if is_gpt2 else ["output_layer.weight"])
+    per, local, order = m["layers"] // (pp * vp), local_of_gpt2(state, shapes, tp,
+                                                                m) if is_gpt2 else local_of(state, tp,
+                                                                    m), order_of(shapes)
+    last = ["decoder.final_layernorm.weight"] + (["decoder.final_layernorm.bias"] +
+                                                 ["output_layer.weight"] * (pp > 1) if is_gpt2
+                                                 else ["output_layer.weight"])
     for t in range(tp):
         for p in range(pp):
             chunks = []
             for v in range(vp):
                 first, names = (v * pp + p) * per, []
-                if v == 0 and p == 0: names += [(None, n, n) for n in ["embedding.word_embeddings.weight"] + ["embedding.position_embeddings.weight"] * is_gpt2]
+                if v == 0 and p == 0:
+                    names += [(None, n, n) for n in ["embedding.word_embeddings.weight"] +
+                              ["embedding.position_embeddings.weight"] * is_gpt2]
                 names += [(first + i, n, f"decoder.layers.{i}.{n}") for i in range(per) for n in order]
                 if v == vp - 1 and p == pp - 1: names += [(None, n, n) for n in last]
                 chunks.append(names)
@@ -303,33 +365,46 @@ def megatron(dir, shapes, state, tp, pp, vp, distributed, m):
                             b[k] += b"\xcc" * (-len(b[k]) % 256)
                             b[k] += local(k, x[0], x[1], t)[0]
                     n = len(b["fp32"]) // 4
-                    bufs[v] = {(float32, float32): dict({"param" if k == "fp32" else k: Tensor(Storage(bytes(b[k])), (n,)) for k in KINDS}, numel_unpadded=n)}
+                    bufs[v] = {(float32, float32): dict({"param" if k == "fp32"
+                                                         else k:
+                                                             Tensor(Storage(bytes(b[k])), (n,))
+                                                             for k in KINDS}, numel_unpadded=n)}
                 save_to(bufs, folder + "/distrib_optim.pt")
                 o["optimizer"] = {"optimizer": {"param_groups": [{"step": 7}]}}
             else:
                 every = [x for names in chunks for x in names]
-                every = [x for x in every if len(local("fp32", x[0], x[1], t)[1]) > 1] + [x for x in every if len(local("fp32", x[0], x[1], t)[1]) == 1]
+                every = [x for x in every if len(local("fp32", x[0], x[1], t)[1]) > 1] + [x for x in every
+                    if len(local("fp32", x[0], x[1], t)[1]) == 1]
                 n2 = sum(len(local("fp32", x[0], x[1], t)[1]) > 1 for x in every)
-                o["optimizer"] = {"state": {i: {"step": STEP, "exp_avg": T("exp_avg", x), "exp_avg_sq": T("exp_avg_sq", x)} for i, x in enumerate(every)},
-                                  "param_groups": [{"params": list(range(n2))}, {"params": list(range(n2, len(every)))}]}
+                o["optimizer"] = {"state": {i: {"step": STEP, "exp_avg": T("exp_avg", x),
+                                                "exp_avg_sq": T("exp_avg_sq", x)} for i,
+                                                x in enumerate(every)},
+                                  "param_groups": [{"params": list(range(n2))},
+                                                   {"params": list(range(n2, len(every)))}]}
             save_to(o, folder + "/model_optim_rng.pt")
     open(f"{dir}/latest_checkpointed_iteration.txt", "w").write("9")
 
-# ---- Megatron torch_dist with dp_reshardable buffers: every parameter a chunk, cut once more where a data-parallel rank ends
+# ---- Megatron torch_dist with dp_reshardable buffers: every parameter a chunk, cut once more where a
+# data-parallel rank ends
 
 def megatron_dist(dir, shapes, state, tp, pp, dp, m):
     import io, json
-    folder, local, order, per = f"{dir}/iter_0000009", local_of(state, tp, m), order_of(shapes), m["layers"] // pp
+    folder, local, order, per = f"{dir}/iter_0000009", local_of(state, tp,
+                                                                m), order_of(shapes), m["layers"] // pp
     os.makedirs(folder)
     items, places, f = OrderedDict(), OrderedDict(), open(f"{folder}/__0_0.distcp", "wb")
     def chunk(key, start, data, size):
         b = io.BytesIO()
         save(Tensor(Storage(data), size), b)
-        places[obj(MetadataIndex, fqn=key, offset=Size(start), index=None)] = obj(_StorageInfo, relative_path="__0_0.distcp", offset=f.tell(), length=len(b.getvalue()))
+        places[obj(MetadataIndex, fqn=key, offset=Size(start), index=None)] = obj(_StorageInfo,
+            relative_path="__0_0.distcp", offset=f.tell(), length=len(b.getvalue()))
         items[key].chunks.append(obj(ChunkStorageMetadata, offsets=Size(start), sizes=Size(size)))
         f.write(b.getvalue())
     def item(key, shape):
-        items.setdefault(key, obj(TensorStorageMetadata, properties=obj(TensorProperties, state=(float32, None, False, None, False, None)), size=Size(shape), chunks=[]))
+        items.setdefault(key, obj(TensorStorageMetadata,
+                                  properties=obj(TensorProperties,
+                                                 state=(float32, None, False, None, False, None)),
+                                                 size=Size(shape), chunks=[]))
     def model(name, l):
         key = name if l is None else "decoder.layers." + name
         cols, lead = name.endswith(("linear_proj.weight", "fc2.weight")), () if l is None else (m["layers"],)
@@ -344,7 +419,9 @@ def megatron_dist(dir, shapes, state, tp, pp, dp, m):
             item(key, lead + tuple(full))
             if name == "mlp.linear_fc1.weight":         # stored [gate; up], two chunks a rank
                 h = shape[0] // 2
-                for k in range(2): chunk(key, at + (k * h * tp + t * h, 0), rows(data, shape, k * h, k * h + h), one + (h, shape[1]))
+                for k in range(2):
+                    chunk(key, at + (k * h * tp + t * h, 0), rows(data, shape, k * h, k * h + h),
+                          one + (h, shape[1]))
             else:
                 start = [0] * len(shape)
                 if not whole: start[1 if cols else 0] = t * shape[1 if cols else 0]
@@ -353,7 +430,8 @@ def megatron_dist(dir, shapes, state, tp, pp, dp, m):
     for p in range(pp):
         names = [(None, "embedding.word_embeddings.weight")] if p == 0 else []
         names += [(l, n) for l in range(p * per, (p + 1) * per) for n in order]
-        stages.append(names + ([(None, n) for n in ("decoder.final_layernorm.weight", "output_layer.weight")] if p == pp - 1 else []))
+        stages.append(names + ([(None, n) for n in ("decoder.final_layernorm.weight", "output_layer.weight")]
+                               if p == pp - 1 else []))
         for l, n in stages[-1]: model(n, l)
     for p in range(pp):
         for t in range(tp):
@@ -371,35 +449,46 @@ def megatron_dist(dir, shapes, state, tp, pp, dp, m):
                     key = f"optimizer.distributed.dp_group_idx_{p * tp + t}.gbuf_idx_0.dtype_(torch.float32, torch.float32).bucket_idx_{b}.{k}"
                     item(key, (n,))
                     for start, l, name, size in params:
-                        data, ends = local(kind, l, name, t)[0], [c - start for c in cuts if 0 < c - start < size] + [size]
-                        for lo, hi in zip([0] + ends, ends): chunk(key, (start + lo,), data[4 * lo:4 * hi], (hi - lo,))
+                        data, ends = local(kind, l, name, t)[0], [c - start for c in cuts
+                                                                  if 0 < c - start < size] + [size]
+                        for lo, hi in zip([0] + ends, ends):
+                            chunk(key, (start + lo,), data[4 * lo:4 * hi], (hi - lo,))
     f.close()
     with open(f"{folder}/.metadata", "wb") as g:
-        pickle.Pickler(g, 4).dump(obj(Metadata, state_dict_metadata=items, planner_data=None, storage_data=places, version="1.0.0"))
-    save_to({"args": argparse_ns(m, tp, pp), "iteration": 7, "checkpoint_version": 3.0, "optimizer": {"param_groups": [{"step": 7}]}}, f"{folder}/common.pt")
-    json.dump({"sharded_backend": "torch_dist", "sharded_backend_version": 1}, open(f"{folder}/metadata.json", "w"))
+        pickle.Pickler(g, 4).dump(obj(Metadata, state_dict_metadata=items, planner_data=None,
+                                      storage_data=places, version="1.0.0"))
+    save_to({"args": argparse_ns(m, tp, pp), "iteration": 7, "checkpoint_version": 3.0,
+             "optimizer": {"param_groups": [{"step": 7}]}}, f"{folder}/common.pt")
+    json.dump({"sharded_backend": "torch_dist", "sharded_backend_version": 1},
+              open(f"{folder}/metadata.json", "w"))
     open(f"{dir}/latest_checkpointed_iteration.txt", "w").write("9")
 
 def argparse_ns(m, tp, pp):
     import argparse
-    return argparse.Namespace(num_layers=m["layers"], hidden_size=m["hidden"], num_attention_heads=m["heads"], num_query_groups=m["groups"], group_query_attention="gpt2" not in m,
-                              kv_channels=m["hd"], tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, vocab_size=m["vocab"], swiglu="gpt2" not in m,
-                              untie_embeddings_and_output_weights="gpt2" not in m, position_embedding_type="learned_absolute" if "gpt2" in m else "rope")
+    return argparse.Namespace(num_layers=m["layers"], hidden_size=m["hidden"], num_attention_heads=m["heads"],
+                              num_query_groups=m["groups"], group_query_attention="gpt2" not in m,
+                              kv_channels=m["hd"], tensor_model_parallel_size=tp,
+                              pipeline_model_parallel_size=pp, vocab_size=m["vocab"], swiglu="gpt2" not in m,
+                              untie_embeddings_and_output_weights="gpt2" not in m,
+                              position_embedding_type="learned_absolute" if "gpt2" in m else "rope")
 
 def main():
     case, dir = sys.argv[1], sys.argv[2]
     m = dict(layers=8, hidden=24, heads=6, groups=2, hd=5, ffn=28, vocab=61)
     mib = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     if mib:                             # about that much in all, for benches
-        m = dict(layers=max(1, mib * 1024 * 1024 // 12 // (1024 * 1024 * 12)), hidden=1024, heads=16, groups=16, hd=64, ffn=2730, vocab=1024)
+        m = dict(layers=max(1, mib * 1024 * 1024 // 12 // (1024 * 1024 * 12)), hidden=1024, heads=16,
+                 groups=16, hd=64, ffn=2730, vocab=1024)
     if "gpt2" in case: m.update(gpt2=1, groups=6, hd=4)
     shapes = gpt2(**m) if "gpt2" in case else llama(**m, bias="bias" in case, qk_norm="bias" in case)
     state = state_of(shapes)
     out = dir + "/ckpt"
     if case.startswith("zero3"): zero3(out, shapes, state, int(case.split("-")[1]))
     elif case.startswith("zero2"): zero2(out, shapes, state, int(case.split("-")[1]))
-    elif case.startswith("dcp"): dcp_save(out, shapes, state, int(case.split("-")[1]), "_orig_mod." if "wrapped" in case else "")
-    elif case.startswith("dist"): megatron_dist(out, shapes, state, *(int(x) for x in case.split("-")[1:4]), m)
+    elif case.startswith("dcp"):
+        dcp_save(out, shapes, state, int(case.split("-")[1]), "_orig_mod." if "wrapped" in case else "")
+    elif case.startswith("dist"):
+        megatron_dist(out, shapes, state, *(int(x) for x in case.split("-")[1:4]), m)
     else:                               # legacy-TP-PP-VP[-distopt][-bias]
         w = case.split("-")
         megatron(out, shapes, state, int(w[1]), int(w[2]), int(w[3]), "distopt" in case, m)

@@ -1,7 +1,8 @@
 # lib.bash - for the scripts in tests/cli: counts claims and prints the last line, which tests/run adds up.
 #
 #   . "$(dirname "$0")/../lib/lib.bash"
-#   run ptrain --stepz 5                       # $BIN/ptrain when there is one; fills $rc, $out (stdout), $err (stderr)
+#   run ptrain --stepz 5                       # $BIN/ptrain when there is one; fills $rc, $out (stdout), $err
+#   (stderr)
 #   claim "an unknown option is refused" [ $rc = 2 ]
 #   claim "and the nearest is suggested" has "$err" "did you mean --steps"
 #   finish
@@ -10,9 +11,11 @@
 set -u
 : "${BIN:?set by tests/run}" "${TMP:?set by tests/run}"
 lib_dir=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
-trap 'kill $(jobs -p) 2>/dev/null' EXIT           # processes that a script started, also when it ends half-way
+# processes that a script started, also when it ends half-way
+trap 'kill $(jobs -p) 2>/dev/null' EXIT
 export PYTHONPATH=$lib_dir${PYTHONPATH:+:$PYTHONPATH}          # modules that the scripts share
-fake_device=$BIN/../tests/devices/fake_device.so       # a device for tests; SHARDLINE_DEVICE=$fake_device makes it what --device cuda is
+# a device for tests; SHARDLINE_DEVICE=$fake_device makes it what --device cuda is
+fake_device=$BIN/../tests/devices/fake_device.so
 n_passed=0 n_failed=0 n_skipped=0 rc=0 out= err=
 
 run() {
@@ -45,7 +48,8 @@ claim() {
     return 1
 }
 
-# file_server FOLDER LOG: starts reshard_server.py, fills $server (process id) and $port. It ends with the script.
+# file_server FOLDER LOG: starts reshard_server.py, fills $server (process id) and $port. It ends with the
+# script.
 file_server() {
     rm -f "$TMP/.port"
     "${PYTHON:-python3}" -B "$lib_dir/reshard_server.py" "$1" "$2" >"$TMP/.port" 2>"$TMP/.server.err" &
@@ -56,8 +60,9 @@ file_server() {
 
 skip() { n_skipped=$((n_skipped + 1)); echo "skip: $*"; }
 
-# The second reader, written from FORMAT.md alone, reads every checkpoint that a script made, whole or damaged, and must agree
-# with `reshard verify` about each. It is written in plain Python, so it gets the first twelve small ones only.
+# The second reader, written from FORMAT.md alone, reads every checkpoint that a script made, whole or
+# damaged, and must agree with `reshard verify` about each. It is written in plain Python, so it gets the
+# first twelve small ones only.
 agree_on_checkpoints() {
     local reader=$lib_dir/../../native_reader.py dir seen=0 ours theirs
     command -v python3 >/dev/null && [ -x "$BIN/reshard" ] || return 0
@@ -70,7 +75,8 @@ agree_on_checkpoints() {
         theirs=$rc
         [ $theirs != 77 ] || continue
         seen=$((seen + 1))
-        claim "the second reader agrees with verify about $dir ($ours, $theirs)" [ $((ours != 0)) = $((theirs != 0)) ]
+        claim "the second reader agrees with verify about $dir ($ours, $theirs)" [ $((ours != 0)) = \
+            $((theirs != 0)) ]
     done < <(find "$TMP" -name manifest.json -type f 2>/dev/null | sort)
 }
 

@@ -1,15 +1,19 @@
-"""reshard_server.py FOLDER LOG - a file server that misbehaves as the first part of the path says; prints its port. A line a request to LOG.
+"""reshard_server.py FOLDER LOG - a file server that misbehaves as the first part of the path says; prints its
+port. A line a request to LOG.
 
-    /ok/…  ranges, strong etag   /plain/…  no ranges       /date/…  no etag, Last-Modified      /busy/…  503 with Retry-After, every second time
-    /cut/… connections end early /wrong/…  other bytes     /first/… wrong Content-Range         /change/… another etag after the tables
-    /stall/… sends nothing more  /gone/…   403             /to/HOST:PORT/… redirects there      /gzip/… says Content-Encoding: gzip
-    /later/… 429, Retry-After: 1, the first time (/laterdate/: as a date)     /closed/…  503 with a Retry-After of an hour and more
-    /swap/…  another version of the file after two large parts                  /plaincut/… no ranges, cut the first time
-    /hub/owner/name/resolve/REV/…  like the hub: X-Linked-Etag (/hubbad: a wrong one), redirects to /ok/; wants the token
-    /move/owner/name/resolve/REV/… like the hub, whose branch main moves on after three requests: commits are folders
-    /republish/… another etag of every file from the first request for weights on
-    /endless-WHAT/… an answer without an end: probe, redirect, slow (redirect), error (page), hints, header, line, trailer
-A line a request: the first part, the rest, Range, auth=yes|no, sent=N, early when Retry-After was not waited for, session=… of S3"""
+    /ok/…  ranges, strong etag   /plain/…  no ranges       /date/…  no etag, Last-Modified      /busy/…  503
+    with Retry-After, every second time /cut/… connections end early /wrong/…  other bytes     /first/… wrong
+    Content-Range         /change/… another etag after the tables /stall/… sends nothing more  /gone/…   403
+    /to/HOST:PORT/… redirects there      /gzip/… says Content-Encoding: gzip /later/… 429, Retry-After: 1, the
+    first time (/laterdate/: as a date)     /closed/…  503 with a Retry-After of an hour and more /swap/…
+    another version of the file after two large parts                  /plaincut/… no ranges, cut the first
+    time /hub/owner/name/resolve/REV/…  like the hub: X-Linked-Etag (/hubbad: a wrong one), redirects to /ok/;
+    wants the token /move/owner/name/resolve/REV/… like the hub, whose branch main moves on after three
+    requests: commits are folders /republish/… another etag of every file from the first request for weights
+    on /endless-WHAT/… an answer without an end: probe, redirect, slow (redirect), error (page), hints,
+    header, line, trailer
+A line a request: the first part, the rest, Range, auth=yes|no, sent=N, early when Retry-After was not waited
+for, session=… of S3"""
 import email.utils
 import hashlib
 import http.server
@@ -49,16 +53,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):
             sent = -1
         log.write("%s %s %s auth=%s sent=%s%s%s\n" % (
-            how, path, self.headers.get("Range"), "yes" if self.headers.get("Authorization") else "no", sent, " early" if self.early else "",
+            how, path, self.headers.get("Range"), "yes" if self.headers.get("Authorization") else "no", sent,
+            " early" if self.early else "",
             " session=yes" if self.headers.get("x-amz-security-token") else ""))
 
     def endless(self, what, path):
         begin, more, nap = {
-            "probe": ("206 P\r\nContent-Range: bytes 0-0/50000\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n" + "x" * 4096 + "\r\n", 0),
-            "redirect": ("302 F\r\nLocation: /ok/" + path + "\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n" + "x" * 4096 + "\r\n", 0),
-            "slow": ("302 F\r\nLocation: /ok/" + path + "\r\nTransfer-Encoding: chunked\r\n\r\n", "400\r\n" + "x" * 1024 + "\r\n", 0.05),
+            "probe": ("206 P\r\nContent-Range: bytes 0-0/50000\r\nTransfer-Encoding: chunked\r\n\r\n",
+                      "1000\r\n" + "x" * 4096 + "\r\n", 0),
+            "redirect": ("302 F\r\nLocation: /ok/" + path + "\r\nTransfer-Encoding: chunked\r\n\r\n",
+                         "1000\r\n" + "x" * 4096 + "\r\n", 0),
+            "slow": ("302 F\r\nLocation: /ok/" + path + "\r\nTransfer-Encoding: chunked\r\n\r\n",
+                     "400\r\n" + "x" * 1024 + "\r\n", 0.05),
             "error": ("403 F\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n" + "x" * 4096 + "\r\n", 0),
-            "hints": ("103 Early Hints\r\nLink: </x>\r\n\r\n", "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 0),
+            "hints": ("103 Early Hints\r\nLink: </x>\r\n\r\n",
+                      "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 0),
             "header": ("206 P\r\nContent-Range: bytes 0-0/50000\r\n", "A: " + "x" * 999 + "\r\n", 0),
             "line": ("206 P\r\nA: ", "x" * 999, 0),
             "trailer": ("206 P\r\nContent-Range: bytes 0-0/50000\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", "A: " + "x" * 999 + "\r\n", 0),
@@ -74,7 +83,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.endless(how[8:], path)
         if how == "to":
             host, _, rest = path.partition("/")
-            return self.end(302, [("Location", "http://%s/%s" % (host, rest)), ("x-amz-bucket-region", "us-east-1")])
+            return self.end(302, [("Location", "http://%s/%s" % (host, rest)),
+                                  ("x-amz-bucket-region", "us-east-1")])
         if how == "loop":
             return self.end(302, [("Location", self.path)])
         if how == "file":
@@ -100,8 +110,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             sha = hashlib.sha256(data).hexdigest()
             if how == "hubbad":
                 sha = "0" * 64
-            extra = [("X-Linked-Etag", '"%s"' % sha), ("X-Linked-Size", str(len(data)))] if name.endswith(".safetensors") else []
-            return self.end(302, extra + [("Location", "http://localhost:%d/ok/%s" % (self.server.server_port, name))])
+            extra = [("X-Linked-Etag", '"%s"' % sha),
+                     ("X-Linked-Size", str(len(data)))] if name.endswith(".safetensors") else []
+            return self.end(302, extra +
+                            [("Location", "http://localhost:%d/ok/%s" % (self.server.server_port, name))])
         full = os.path.join(folder, path)
         if not os.path.isfile(full):
             return self.end(404, body=b"<html>no such file</html>")
@@ -117,7 +129,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         s = 1 if how == "later" else 2
         with lock:
             not_before[how] = time.time() + 0.95
-        return self.end(429, [("Retry-After", "1" if how == "later" else email.utils.formatdate(time.time() + s, usegmt=True))], b"later")
+        return self.end(429, [("Retry-After", "1" if how == "later"
+                               else email.utils.formatdate(time.time() + s, usegmt=True))], b"later")
 
     def file(self, how, data, n, more=()):
         span, total = self.headers.get("Range"), len(data)
@@ -125,11 +138,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             new = how == "swap" and count.get("large", 0) >= 2
             if how == "swap" and total > 5000 and span and int(span[6:].split("-")[1]) - int(span[6:].split("-")[0]) > 5000:
                 count["large"] = count.get("large", 0) + 1
-        # /republish/: with the first byte of weights every file is of a new version; so the config read before is old
+        # /republish/: with the first byte of weights every file is of a new version; so the config read
+        # before is old
         if how == "republish" and total > 5000:
             with lock:
                 count["republished"] = 1
-        etag = '"v%s"' % (2 if new or (how == "republish" and count.get("republished")) or (how == "change" and n > 30) else 1)
+        etag = '"v%s"' % (2 if new or (how == "republish" and count.get("republished"))
+                          or (how == "change" and n > 30) else 1)
         if new:
             data = data[:1 << 20] + data[1 << 20:].translate(flip)
         if how in ("later", "laterdate") and total > 5000 and self.once(how, 1):
@@ -140,7 +155,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.end(503, [("Retry-After", "0.05")], b"busy")
         if how == "gzip":
             return self.end(200, [("Content-Encoding", "gzip"), ("ETag", etag)], data[:100])
-        head = [("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")] if how == "date" else list(more) or [("ETag", etag)]
+        head = ([("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")] if how == "date" else list(more)
+                or [("ETag", etag)])
         when = self.headers.get("If-Range")
         if how == "plaincut" and n < 40 and total > 5000 and not span:
             self.send_response(200)

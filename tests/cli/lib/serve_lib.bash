@@ -1,5 +1,5 @@
-# serve_lib.bash - what the scripts about the server share: a text, a small model trained on it, clients in Python whose claims are
-# counted. Includes lib.bash. Without python3 the script skips.
+# serve_lib.bash - what the scripts about the server share: a text, a small model trained on it, clients in
+# Python whose claims are counted. Includes lib.bash. Without python3 the script skips.
 #
 #   . "$(dirname "$0")/../lib/serve_lib.bash"
 #   trained --steps 4                          # into $TMP/run
@@ -28,6 +28,7 @@ asked() {
     local p f s
     "$python" -B "$here/$1" "${@:2}" >"$TMP/said" 2>&1
     grep -v '^[0-9]* passed, ' "$TMP/said" | sed "s/^/${what:+$what: }/"
-    read -r p f s <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$TMP/said")"
+    read -r p f s <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' \
+        "$TMP/said")"
     n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1})) n_skipped=$((n_skipped + ${s:-0}))
 }

@@ -59,12 +59,15 @@ def finish():
 
 class Server:
     def __init__(self, checkpoint, *args, wait=True, launcher=()):
-        """launcher: a command in front, for ranks that are started otherwise. The parent that a child dies with is a thread, the main one lives longest."""
+        """launcher: a command in front, for ranks that are started otherwise. The parent that a child dies
+        with is a thread, the main one lives longest."""
         self.begin = time.monotonic()
-        self.p = subprocess.Popen([*launcher, os.path.join(os.environ["BIN"], "pserve"), checkpoint, "--port", "0", "--model-name", "m", *map(str, args),
+        self.p = subprocess.Popen([*launcher, os.path.join(os.environ["BIN"], "pserve"), checkpoint, "--port",
+                                   "0", "--model-name", "m", *map(str, args),
                                    *os.environ.get("PSERVE_ARGS", "").split()],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-                                  preexec_fn=die_with_parent if threading.current_thread() is threading.main_thread() else None)
+                                  preexec_fn=die_with_parent
+                                  if threading.current_thread() is threading.main_thread() else None)
         started.append(self.p)
         self.err = []
         self.reader = threading.Thread(target=lambda: self.err.extend(self.p.stderr), daemon=True)
@@ -96,7 +99,8 @@ class Server:
     def stream(self, **body):
         """The events' data, [DONE] included, and the time of each."""
         c = http.client.HTTPConnection(self.host, self.port, timeout=120)
-        c.request("POST", "/v1/completions", json.dumps(dict(body, stream=True)), {"Content-Type": "application/json"})
+        c.request("POST", "/v1/completions", json.dumps(dict(body, stream=True)),
+                  {"Content-Type": "application/json"})
         r = c.getresponse()
         events = [(line[6:].strip().decode(), time.monotonic()) for line in r if line.startswith(b"data: ")]
         c.close()

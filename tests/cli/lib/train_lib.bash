@@ -3,7 +3,8 @@
 
 # text SEED BYTES: prints words that repeat, so that a model can learn something
 text() {
-    awk -v s="$1" -v n="$2" 'BEGIN { srand(s); split("the model rank tree sum of layer head token page shard step bits order", w, " ");
+    awk -v s="$1" -v n="$2" \
+        'BEGIN { srand(s); split("the model rank tree sum of layer head token page shard step bits order", w, " ");
         while (c < n) { x = w[int(rand() * 14) + 1] (rand() < 0.1 ? ".\n" : " "); printf "%s", x; c += length(x) } }'
 }
 
@@ -41,7 +42,8 @@ family() {
     gemma2) echo "{\"model_type\":\"gemma2\",$sizes,\"sliding_window\":9,\"query_pre_attn_scalar\":14,\"attn_logit_softcapping\":1.5,\"final_logit_softcapping\":2.5}" |
         sed 's/"num_key_value_heads":2/"num_key_value_heads":4/' ;;
     gemma3) echo "{\"model_type\":\"gemma3_text\",$sizes,\"sliding_window\":9,\"sliding_window_pattern\":2,\"tie_word_embeddings\":false}" ;;
-    neox) echo "{\"model_type\":\"gpt_neox\",\"rotary_pct\":0.4,$sizes}" | sed 's/"hidden_size":72/"hidden_size":80/' ;;
+    neox) echo "{\"model_type\":\"gpt_neox\",\"rotary_pct\":0.4,$sizes}" |
+        sed 's/"hidden_size":72/"hidden_size":80/' ;;
     esac >"$1"
 }
 
@@ -69,19 +71,21 @@ same() {
     local what=$1
     shift
     train layout "$@"
-    claim "$what ($*): ends well" [ $rc = 0 ] && claim "$what ($*): every loss and norm has the reference's bits" [ "$bits" = "$ref_bits" ] &&
+    claim "$what ($*): ends well" [ $rc = 0 ] &&
+        claim "$what ($*): every loss and norm has the reference's bits" [ "$bits" = "$ref_bits" ] &&
         claim "$what ($*): the final state has the reference's digest" [ "$state" = "$ref_state" ]
 }
 
-# portable CODE-PATH ARGS...: the same with the portable kernels, the slowest: two steps of a small batch. They also make the
-# reference, which stays theirs.
+# portable CODE-PATH ARGS...: the same with the portable kernels, the slowest: two steps of a small batch.
+# They also make the reference, which stays theirs.
 portable() {
     local common=("${common[@]}" --steps 2 --global-batch 2)
     reference
     SHARDLINE_ISA=portable same "$@"
 }
 
-# of_class ISA COMMAND...: runs with the kernels of another CPU class, where the processor has its instructions
+# of_class ISA COMMAND...: runs with the kernels of another CPU class, where the processor has its
+# instructions
 of_class() {
     if SHARDLINE_ISA="$1" "$BIN/ptrain" --version | grep -q "cpu class $1,"; then
         SHARDLINE_ISA=$1 "${@:2}"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# reshard_damage.sh - one byte changed or missing in any file of a checkpoint: ptrain, reshard and pserve refuse, also where they do not need it.
+# reshard_damage.sh - one byte changed or missing in any file of a checkpoint: ptrain, reshard and pserve
+# refuse, also where they do not need it.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3 here"; finish; }

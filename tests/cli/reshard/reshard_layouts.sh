@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick sanitize
-# reshard_layouts.sh - reshard from the command line: layouts and formats and back, the second reader, one changed byte, a full disk.
+# reshard_layouts.sh - reshard from the command line: layouts and formats and back, the second reader, one
+# changed byte, a full disk.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 cd "$TMP" || exit 1
@@ -12,7 +13,8 @@ run reshard digest hf
 claim "the digest of a Hugging Face folder is two lines" [ "$rc/$(wc -l <<<"$out")" = 0/2 ]
 digest=$out
 claim "state_digest is - without optimizer state" has "$digest" "state_digest -"
-for layout in "--tp 2" "--tp 8" "--pp 2" "--tp 4 --pp 2 --dp 3 --zero 3" "--dp 4 --zero 3" "--dp 2 --zero 1"; do
+for layout in "--tp 2" "--tp 8" "--pp 2" "--tp 4 --pp 2 --dp 3 --zero 3" "--dp 4 --zero 3" \
+    "--dp 2 --zero 1"; do
     rm -rf n n2 back
     run reshard $layout hf n
     claim "hf to native $layout" [ $rc = 0 ]
@@ -31,7 +33,8 @@ for layout in "--tp 2" "--tp 8" "--pp 2" "--tp 4 --pp 2 --dp 3 --zero 3" "--dp 4
     cp -r n again
     rm -rf n
     run reshard $layout back n
-    rm n/generation_config.json n/tokenizer*.json n/manifest.json again/manifest.json      # back has a byte tokenizer, hf had none
+    # back has a byte tokenizer, hf had none
+    rm n/generation_config.json n/tokenizer*.json n/manifest.json again/manifest.json
     claim "$layout: the same bytes again" diff -r n again
     rm -rf again
 done
@@ -51,11 +54,13 @@ done <<'TABLE'
 --ep 2|--ep
 TABLE
 rm -rf u
-python3 "$here/../lib/reshard_make.py" u hidden_size=24 num_attention_heads=6 num_key_value_heads=3 intermediate_size=37 vocab_size=101 num_hidden_layers=3
+python3 "$here/../lib/reshard_make.py" u hidden_size=24 num_attention_heads=6 num_key_value_heads=3 \
+    intermediate_size=37 vocab_size=101 num_hidden_layers=3
 for layout in "--tp 3" "--tp 6" "--tp 2 --pp 2" "--dp 7 --zero 3" "--tp 3 --pp 3 --dp 5 --zero 2"; do
     rm -rf x back
     run reshard $layout u x
-    [ "$layout" = "--tp 2 --pp 2" ] && { claim "3 kv heads over tp 2 are refused" has "$err" "3 kv heads"; continue; }
+    [ "$layout" = "--tp 2 --pp 2" ] &&
+        { claim "3 kv heads over tp 2 are refused" has "$err" "3 kv heads"; continue; }
     run reshard --format hf x back
     run reshard diff u back
     claim "$layout of sizes that nothing divides: no tensor differs" [ "$rc$out" = 0 ]
@@ -75,7 +80,8 @@ run reshard inspect b
 claim "inspect says the dtype" has "$out" "weight       BF16         21"
 ln -s b $'odd\xff'                # a name that is no UTF-8, as JSON must be
 run reshard inspect --json $'odd\xff'
-claim "a path that is no UTF-8 is shown as far as it goes" [ $rc = 0 ] && claim "with all the rest" has "$out" '{"path":"odd?","format":"native"'
+claim "a path that is no UTF-8 is shown as far as it goes" [ $rc = 0 ] &&
+    claim "with all the rest" has "$out" '{"path":"odd?","format":"native"'
 run reshard diff --json b $'odd\xff'
 claim "likewise by diff" has "$out" '"b":"odd?","equal":true'
 run reshard inspect --json b

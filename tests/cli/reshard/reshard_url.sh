@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick waits
-# reshard_url.sh - checkpoints by URL from a server that misbehaves in every way: right bytes or a clear error, tokens stay at home.
+# reshard_url.sh - checkpoints by URL from a server that misbehaves in every way: right bytes or a clear
+# error, tokens stay at home.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3 here"; finish; }
@@ -54,23 +55,27 @@ for how in ok plain cut; do
     claim "$how: data and config by URL give the run of those at hand" has "$out" "${state:-none}"
 done
 sent=$(sed -n 's/^cut d\/a.*text.* sent=\([0-9]*\).*/\1/p' log | awk '{ s += $1 } END { print s + 0 }')
-claim "two ranks fetch the data once ($sent of $(wc -c <text), cut connections too)" [ "$sent" -le $((2 * $(wc -c <text))) ]
+claim "two ranks fetch the data once ($sent of $(wc -c <text), cut connections too)" [ "$sent" -le \
+    $((2 * $(wc -c <text))) ]
 run ptok prepare --tokenizer $at/ok/d "$at/ok/d/a%20text" --out far.bin
 far=$out
 run ptok prepare --tokenizer served/d text --out near.bin
-claim "a tokenizer and text by URL" [ $rc = 0 -a "$far" = "$out" ] && claim "give the same tokens" cmp near.bin far.bin
+claim "a tokenizer and text by URL" [ $rc = 0 -a "$far" = "$out" ] &&
+    claim "give the same tokens" cmp near.bin far.bin
 chat='{"messages":[{"role":"user","content":"hi"}]}'
 echo '{{ messages[0].content }}!' >served/d/chat_template.jinja
 claim "a chat template beside it" has "$("$BIN/ptok" render --tokenizer $at/ok/d <<<"$chat")" '"hi!"'
 rm served/d/chat_template.jinja
-claim "is not there any more when the server has it no more" has "$("$BIN/ptok" render --tokenizer $at/ok/d <<<"$chat" 2>&1)" "chat"
+claim "is not there any more when the server has it no more" has \
+    "$("$BIN/ptok" render --tokenizer $at/ok/d <<<"$chat" 2>&1)" "chat"
 claim "nor here" [ -z "$(find cache -name chat_template.jinja)" ]
 run reshard --config $at/ok/d/config.json hf far-config
 claim "reshard --config by URL" [ $rc = 0 ]
 run memplan --model $at/ok/d/config.json --gpus 2 --tp 2
 claim "memplan --model by URL" [ $rc = 0 ]
 run ptrain --data $at/ok/d/none --out far-none
-claim "data that are not there are named" [ "$rc $err" = "1 ptrain: $at/ok/d/none: there is no such file: check the URL" ]
+claim "data that are not there are named" [ "$rc $err" = \
+    "1 ptrain: $at/ok/d/none: there is no such file: check the URL" ]
 run ptrain --data text --tokenizer $at/ok/n/none --out far-none
 claim "a folder without a tokenizer is named" has "$err" "/ok/n/none: has no tokenizer.json"
 run ptrain --data ftp://host/text --out far-none
@@ -127,16 +132,19 @@ for i in 1 2 3 4 5; do
     claim "kill $i: nothing half appears" [ ! -e got ] || break
 done
 run flock got.tmp-fetch/.shardline-tmp "$BIN/reshard" fetch $at/slow/big got
-claim "while another process has its folder it is refused" [ $rc = 1 ] && claim "which is said" has "$err" "another process has got.tmp-fetch: wait"
+claim "while another process has its folder it is refused" [ $rc = 1 ] &&
+    claim "which is said" has "$err" "another process has got.tmp-fetch: wait"
 mkdir notes.tmp-fetch; echo notes >notes.tmp-fetch/.notes
 run reshard fetch $at/slow/big notes
-claim "a folder of that name which no fetch made is refused" [ $rc = 1 ] && claim "which is said" has "$err" "notes.tmp-fetch has no .shardline-tmp"
+claim "a folder of that name which no fetch made is refused" [ $rc = 1 ] &&
+    claim "which is said" has "$err" "notes.tmp-fetch has no .shardline-tmp"
 claim "and not touched" [ "$(ls -A notes.tmp-fetch)/$(cat notes.tmp-fetch/.notes)" = .notes/notes ]
 run reshard fetch $at/slow/big got
 claim "after five kills it ends" [ $rc = 0 ]
 claim "with the right bytes" cmp got/model.safetensors served/big/model.safetensors
 claim "only the files are left" [ "$(ls -A got | wc -l)" = 2 ]
-sent=$(sed -n 's/^slow big\/model.*sent=\([0-9]*\)$/\1/p' log | awk '{ s += $1 } END { print int(s / 1048576) }')
+sent=$(sed -n 's/^slow big\/model.*sent=\([0-9]*\)$/\1/p' log |
+    awk '{ s += $1 } END { print int(s / 1048576) }')
 claim "at most 16 MiB were fetched twice ($sent of 24)" [ "$sent" -le 40 ]
 
 # ranks that share the cache: every byte once

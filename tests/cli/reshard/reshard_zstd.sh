@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick sanitize
-# reshard_zstd.sh - compressed checkpoints: `zstd -d` gives the plain files back, every reader takes them, every changed byte is found.
+# reshard_zstd.sh - compressed checkpoints: `zstd -d` gives the plain files back, every reader takes them,
+# every changed byte is found.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3 here"; finish; }
@@ -26,7 +27,8 @@ for level in zstd zstd:9 zstd-planes zstd-planes:3; do
     claim "$level: from another source: the same bytes" diff -r z z2
     rm -rf z2
     run python3 "$here/../../native_reader.py" z
-    [ $rc = 77 ] && skip "$level: no zstd for the second reader" || claim "$level: a reader made from FORMAT.md finds the same digests" [ "$out" = "$digest" ]
+    [ $rc = 77 ] && skip "$level: no zstd for the second reader" ||
+        claim "$level: a reader made from FORMAT.md finds the same digests" [ "$out" = "$digest" ]
     sizes+=" $(du -sb z | cut -f1)"
     [[ $level != zstd-planes* ]] || { [ -e planes ] || cp -r z planes; continue; }
     if command -v zstd >/dev/null; then
@@ -52,7 +54,9 @@ else
     skip "no zstd here"
 fi
 for h in $(grep -o '[0-9a-f]\{32\}' "$here/../../../format/FORMAT.md" | sort -u); do
-    [ $h = 0123456789abcdef0123456789abcdef ] || claim "the vector $h of FORMAT.md is in format_digest_test" grep -q $h "$here/../../unit/format/format_digest_test.c"
+    [ $h = 0123456789abcdef0123456789abcdef ] ||
+        claim "the vector $h of FORMAT.md is in format_digest_test" grep -q $h \
+            "$here/../../unit/format/format_digest_test.c"
 done
 read -r plain zstd _ planes _ <<<"$(du -sb plain | cut -f1) $sizes"
 claim "it is smaller" [ "$zstd" -lt "$plain" ]

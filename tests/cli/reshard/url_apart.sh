@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # all
-# url_apart.sh - ranks on several machines (here: with caches of their own) that serve from one URL: together they pull the weights once, rows
-# of matrices that are cut by columns included, and serve the same as one rank from the folder.
+# url_apart.sh - ranks on several machines (here: with caches of their own) that serve from one URL: together
+# they pull the weights once, rows of matrices that are cut by columns included, and serve the same as one
+# rank from the folder.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 python=${PYTHON:-python3}
@@ -47,11 +48,13 @@ ask() { "$@" --once "some words" --max-tokens 8 --temperature 1 --seed 3 >said 2
 ask "$BIN/pserve" served/m && cp said want
 claim "one rank serves the folder" [ $rc = 0 ]
 : >log
-ask mpirun -q --oversubscribe --bind-to none -n 4 bash -c 'SHARDLINE_CACHE=$TMP/cache-$OMPI_COMM_WORLD_RANK exec "$@"' - "$BIN/pserve" "$at/ok/m" --tp 4
+ask mpirun -q --oversubscribe --bind-to none -n 4 bash -c \
+    'SHARDLINE_CACHE=$TMP/cache-$OMPI_COMM_WORLD_RANK exec "$@"' - "$BIN/pserve" "$at/ok/m" --tp 4
 claim "four ranks with caches of their own serve the URL" [ $rc = 0 ] || cat .err
 claim "and say the same" cmp -s said want
 sent=$(sed -n 's|^ok m/.*sent=\([0-9]*\).*|\1|p' log | awk '{ s += $1 } END { print s + 0 }')
-claim "all of them together pulled the weights once: $sent of $weights" [ $((sent * 100)) -le $((weights * 105)) ]
+claim "all of them together pulled the weights once: $sent of $weights" [ $((sent * 100)) -le \
+    $((weights * 105)) ]
 : >log
 mkdir one
 SHARDLINE_CACHE=$TMP/one ask "$BIN/pserve" "$at/ok/m" --tp 4

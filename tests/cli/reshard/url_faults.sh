@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick waits
-# url_faults.sh - what can go wrong between a server and us in the middle: files that change, servers that want to be left alone, branches
-# that move, redirects of signed requests, signals; and ranks that start from a URL.
+# url_faults.sh - what can go wrong between a server and us in the middle: files that change, servers that
+# want to be left alone, branches that move, redirects of signed requests, signals; and ranks that start from
+# a URL.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 python=${PYTHON:-python3}
@@ -133,7 +134,8 @@ claim "s3: a redirect is refused" has "$err" "keys go to no other host"
 claim "s3: the other host got nothing" bash -c '! grep -q "^ok" log'
 unset AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN
 mkdir .aws
-printf '[other]\naws_access_key_id = no\n[default]\naws_access_key_id = id\naws_secret_access_key=key\n' >.aws/credentials
+printf '[other]\naws_access_key_id = no\n[default]\naws_access_key_id = id\naws_secret_access_key=key\n' \
+    >.aws/credentials
 : >log
 rm -rf cache
 AWS_ENDPOINT_URL=$at/ok run reshard digest s3://n

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# url_file.sh - file:// URLs: the path behind them for every program, and a copy that is verified for reshard fetch.
+# url_file.sh - file:// URLs: the path behind them for every program, and a copy that is verified for reshard
+# fetch.
 . "$(dirname "$0")/../lib/lib.bash"
 cd "$TMP" || exit 1
 export SHARDLINE_CACHE=$TMP/cache
@@ -18,7 +19,8 @@ run reshard digest "file://localhost$TMP/two%20ranks"
 claim "%20 is a blank" [ "$out" = "$("$BIN/reshard" digest "two ranks")" ]
 run reshard digest "file://$TMP/two ranks"
 claim "and a blank is one, too" [ "$out" = "$("$BIN/reshard" digest "two ranks")" ]
-run ptrain --data "file://$TMP/te%78t" --model "file://$TMP/hf/config.jso%6e" --tokenizer "file://$TMP/hf" --out other --steps 1 --seq-len 32
+run ptrain --data "file://$TMP/te%78t" --model "file://$TMP/hf/config.jso%6e" --tokenizer "file://$TMP/hf" \
+    --out other --steps 1 --seq-len 32
 claim "data, config and tokenizer" [ $rc = 0 ]
 
 # fetch: the files that a server would give, verified
@@ -37,13 +39,16 @@ claim "nothing goes to the cache" [ ! -e cache ]
 
 # what cannot be read is named
 run reshard fetch "file://$TMP/nothing" none
-claim "a folder that is not there" [ $rc = 1 -a ! -e none -a ! -e none.tmp-fetch ] && claim "is named" has "$err" "file://$TMP/nothing: has no manifest.json"
+claim "a folder that is not there" [ $rc = 1 -a ! -e none -a ! -e none.tmp-fetch ] &&
+    claim "is named" has "$err" "file://$TMP/nothing: has no manifest.json"
 run reshard fetch "file://$TMP/text.safetensors" none
 claim "a file that is not there" [ $rc = 1 ] && claim "is named, too" has "$err" "text.safetensors"
 run reshard fetch file:// none
-claim "no path at all" [ "$rc $err" = "2 reshard: file://: give file:///path/of/a/folder or file:///path/of/a/file" ]
+claim "no path at all" [ "$rc $err" = \
+    "2 reshard: file://: give file:///path/of/a/folder or file:///path/of/a/file" ]
 run reshard fetch "$TMP/hf" none
-claim "a path without file://" [ $rc = 2 ] && claim "the kinds of URL are listed" has "$err" "file://, s3://bucket/prefix"
+claim "a path without file://" [ $rc = 2 ] &&
+    claim "the kinds of URL are listed" has "$err" "file://, s3://bucket/prefix"
 cp -r "two ranks" flipped
 printf x | dd of=flipped/weights-00000.safetensors bs=1 seek=5000 conv=notrunc status=none
 run reshard fetch "file://$TMP/flipped" none

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # altered
-# altered_layouts.sh [CASE] - orders that only layouts can show: two steps at one layout against one rank. Run by tests/altered in the
-# altered build (tests/altered.d/train.tsv names the case that must fail for each alteration); each case passes in a normal build.
+# altered_layouts.sh [CASE] - orders that only layouts can show: two steps at one layout against one rank. Run
+# by tests/altered in the altered build (tests/altered.d/train.tsv names the case that must fail for each
+# alteration); each case passes in a normal build.
 . "$(dirname "$0")/../lib/train_lib.bash"
 case_wanted=${1:-}
 

@@ -1,4 +1,5 @@
-"""experts_forced.py FOLDER CASE - changes the weights of a Hugging Face folder so that its routers choose what CASE says."""
+"""experts_forced.py FOLDER CASE - changes the weights of a Hugging Face folder so that its routers choose
+what CASE says."""
 import array
 import json
 import struct
@@ -23,7 +24,8 @@ def store(name, values):
 
 
 def steady():
-    """The first number of every token's vector is large, and stays: a router's first column is a bias then."""
+    """The first number of every token's vector is large, and stays: a router's first column is a bias
+    then."""
     w, (rows, cols) = matrix("model.embed_tokens.weight")
     for i in range(rows):
         w[i * cols] = 8.0
@@ -73,7 +75,8 @@ def bias(values):
 routers = [k for k in head if k.endswith((".gate.weight", ".router.weight")) and head[k]["shape"][0] <= 16]
 biases = [k for k in head if k.endswith((".router.bias", ".e_score_correction_bias"))]
 assert routers
-CASES = dict(equal_rows=equal_rows, zero=zero, pairs=pairs, first_absent=lambda: column({0: -50.0}), two_absent=lambda: column({2: -50.0, 3: -50.0}),
+CASES = dict(equal_rows=equal_rows, zero=zero, pairs=pairs, first_absent=lambda: column({0: -50.0}),
+             two_absent=lambda: column({2: -50.0, 3: -50.0}),
              two_take_all=lambda: column({1: 50.0, 4: 50.0}), last_takes_all=lambda: column({-1: 50.0}),
              first_takes_all=lambda: column({0: 50.0}), bias_takes_all=lambda: bias({-1: 50.0}))
 CASES[case]()

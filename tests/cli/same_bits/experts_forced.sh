@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # quick
-# experts_forced.sh - what a router chooses by itself almost never: equal scores, experts without a token, all tokens at one expert, all experts
-# or the only one chosen. Six experts on four ranks, sequences of 63. EXPERTS_FORCED=mixtral|gpt_oss|deepseek_v3: that family alone, in both dtypes, at
-# more layouts.
+# experts_forced.sh - what a router chooses by itself almost never: equal scores, experts without a token, all
+# tokens at one expert, all experts or the only one chosen. Six experts on four ranks, sequences of 63.
+# EXPERTS_FORCED=mixtral|gpt_oss|deepseek_v3: that family alone, in both dtypes, at more layouts.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/train_lib.bash"
 command -v python3 >/dev/null || { skip "no python3"; finish; }
@@ -10,7 +10,8 @@ text 7 30000 >"$TMP/text"
 every=${EXPERTS_FORCED:+yes}
 sizes='"hidden_size":40,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":10,"intermediate_size":56,"vocab_size":256,"max_position_embeddings":64,"initializer_range":0.1'
 
-# model_json EXPERTS CHOSEN: the config of a model of $model: with six experts DeepSeek has three groups of them, two of which a token may choose from
+# model_json EXPERTS CHOSEN: the config of a model of $model: with six experts DeepSeek has three groups of
+# them, two of which a token may choose from
 model_json() {
     local mine=$sizes groups
     groups=$([ "$1" = 6 ] && echo '"n_group":3,"topk_group":2' || echo '"n_group":1,"topk_group":1')
@@ -28,7 +29,8 @@ model_json() {
 started() {
     rm -rf "$TMP/model" "$TMP/start" "$TMP/model.json"
     model_json "$1" "$2" >"$TMP/model.json"
-    run ptrain --data "$TMP/text" --model "$TMP/model.json" --steps 1 --lr 0 --seq-len 63 --global-batch 1 --out "$TMP/model"
+    run ptrain --data "$TMP/text" --model "$TMP/model.json" --steps 1 --lr 0 --seq-len 63 --global-batch 1 \
+        --out "$TMP/model"
     claim "$model, $2 of $1 experts: it is made" [ $rc = 0 ] || finish
     run reshard --format hf "$TMP/model/step-1" "$TMP/start"
     claim "$model, $2 of $1 experts: and written" [ $rc = 0 ] || finish
@@ -37,7 +39,8 @@ started() {
 # loads RUN: of every layer in the first step, the largest count over the mean one
 loads() { sed -n 's/.*"expert_load":\[\([^]]*\)\].*/\1/p' "$TMP/$1.jsonl" | head -n 1 | tr ',' ' '; }
 
-# forced CASE LOAD LAYOUT...: the layouts have the bits of one rank; LOAD: of every layer in the first step, or any
+# forced CASE LOAD LAYOUT...: the layouts have the bits of one rank; LOAD: of every layer in the first step,
+# or any
 forced() {
     local case=$1 load=$2 dtype layout
     shift 2
@@ -45,12 +48,14 @@ forced() {
     [ "$case" = as_made ] || run python3 -B "$here/experts_forced.py" "$TMP/$case" "$case"
     claim "$model, $case: the weights are changed" [ $rc = 0 ] || return
     for dtype in fp32 ${every:+bf16}; do
-        common=(--data "$TMP/text" --init "$TMP/$case" --steps 3 --lr 1e-4 --seq-len 63 --global-batch 4 --threads 1 --dtype $dtype)
+        common=(--data "$TMP/text" --init "$TMP/$case" --steps 3 --lr 1e-4 --seq-len 63 --global-batch 4 \
+            --threads 1 --dtype $dtype)
         reference
         for x in $(loads reference); do
             [ "$load" = any ] || claim "$model, $case $dtype: the load of a layer is $load" [ "$x" = "$load" ]
         done
-        for layout in "$@" ${every:+"--tp 2"} ${every:+"--ep 2 --ranks 4 --zero 1 --recompute full"} ${every:+"--tp 2 --ep 2 --ranks 4 --zero 3 --recompute selective"}; do
+        for layout in "$@" ${every:+"--tp 2"} ${every:+"--ep 2 --ranks 4 --zero 1 --recompute full"} \
+            ${every:+"--tp 2 --ep 2 --ranks 4 --zero 3 --recompute selective"}; do
             # shellcheck disable=SC2086
             same "$model, $case $dtype" $layout
         done
@@ -78,7 +83,8 @@ all_cases() {
     forced zero 1 "$ep4"
 }
 
-# what differs between the families: one case of each form of a tie, one of an expert without a token, one that all tokens take
+# what differs between the families: one case of each form of a tie, one of an expert without a token, one
+# that all tokens take
 sample() {
     model=mixtral
     started 6 2

@@ -5,13 +5,14 @@ bias: experts whose routers have a correction bias. CLASSES: the CPU classes of 
 EXPERTS: of a layer.
 
 Prints a line a run: options of its reference | environment | options of its layout. Then "# WORDS" about each
-pair that no run can have, and the count of pairs, which is taken from the printed lines alone. Status 1: a pair
-is missing. The same arguments give the same lines."""
+pair that no run can have, and the count of pairs, which is taken from the printed lines alone. Status 1: a
+pair is missing. The same arguments give the same lines."""
 import itertools
 import sys
 
 BATCH = 16
-FEW_RANKS, MOST_RANKS = 8, 16          # more than a few only where a pair needs them: they wait long on few cores
+# more than a few only where a pair needs them: they wait long on few cores
+FEW_RANKS, MOST_RANKS = 8, 16
 kind, classes, n_experts = sys.argv[1], sys.argv[2].split(","), int(sys.argv[3])
 
 # ---- the dimensions: a value and its options ----
@@ -122,7 +123,8 @@ def best_row(bound_rows, missing):
 
 
 def all_pairs(bound_rows):
-    """The pairs that can occur, by definition: of two bound values those of some row that runs; all others."""
+    """The pairs that can occur, by definition: of two bound values those of some row that runs; all
+    others."""
     can = {p for row in bound_rows for p in pairs_of(row)}
     values = [(d, v) for d in DIMENSIONS for v in DIMENSIONS[d]]
     return [(a, b) for a, b in itertools.combinations(values, 2)

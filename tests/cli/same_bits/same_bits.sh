@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick long
-# same_bits.sh - the numerics contract end to end: every layout gives the bits of one rank. Each line names the code path it is there for.
+# same_bits.sh - the numerics contract end to end: every layout gives the bits of one rank. Each line names
+# the code path it is there for.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 60000 >"$TMP/text"
 steps=${SAME_BITS_STEPS:-6}
@@ -30,17 +31,20 @@ same "two threads" --threads 2
 same "two pipeline stages, 1F1B" --pp 2 --micro-batch 1
 same "GPipe: all forwards first" --pp 2 --micro-batch 2 --schedule gpipe
 same "one micro-batch at a time through the pipeline" --pp 2 --micro-batch 2 --schedule naive
-same "pp x tp x dp with ZeRO-3 and recompute" --pp 2 --tp 2 --ranks 8 --zero 3 --micro-batch 2 --recompute full
+same "pp x tp x dp with ZeRO-3 and recompute" --pp 2 --tp 2 --ranks 8 --zero 3 --micro-batch 2 --recompute \
+    full
 same "norms and activations computed again" --recompute selective
 same "whole layers computed again" --recompute full --tp 2
 of_class avx2 same "kernels of the AVX2 class"
 SHARDLINE_TRANSPORT=mpi same "the mpi transport, overlapped" --tp 2 --ranks 4 --zero 3
 same "two machines of two ranks: ZeRO-1 weights once a machine" --ranks 4 --ranks-per-node 2 --zero 1
-same "two machines of two ranks, ZeRO-3, overlapped" --ranks 4 --ranks-per-node 2 --zero 3 --micro-batch 1 --overlap on
+same "two machines of two ranks, ZeRO-3, overlapped" --ranks 4 --ranks-per-node 2 --zero 3 --micro-batch 1 \
+    --overlap on
 same "ZeRO-3, a prefetched unit is packed for recomputing" --ranks 2 --zero 3 --micro-batch 2 --recompute full
 portable "portable kernels"
 
-common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1 --dtype bf16)
+common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads \
+    1 --dtype bf16)
 reference
 same "bf16: rounding after the tree" --tp 2
 same "bf16: replicated kv heads" --tp 8
@@ -53,10 +57,12 @@ of_class avx512 same "bf16 pairs without the dot instruction"
 portable "bf16 pairs in portable C"
 
 config "$TMP/tied.json" tie_word_embeddings=true intermediate_size=100
-common=(--data "$TMP/text" --model "$TMP/tied.json" --steps "$steps" --seq-len 33 --global-batch 12 --threads 1)
+common=(--data "$TMP/text" --model "$TMP/tied.json" --steps "$steps" --seq-len 33 --global-batch 12 \
+    --threads 1)
 reference
 same "batch of 12 over dp 4: runs of three" --ranks 4
-same "batch of 12 over dp 4, ZeRO-3, one sequence at a time: a run is added before it is reduced" --ranks 4 --zero 3 --micro-batch 1
+same "batch of 12 over dp 4, ZeRO-3, one sequence at a time: a run is added before it is reduced" --ranks 4 \
+    --zero 3 --micro-batch 1
 same "batch of 12 over dp 2, micro-batch 2: a call that ends inside a run" --ranks 2 --zero 2 --micro-batch 2
 same "tied embedding split over tp 4, GRAIN 4" --tp 4
 same "tied embedding gathered for the head" --tp 2 --ranks 4 --zero 3
@@ -66,11 +72,16 @@ same "tied, pipeline, sliced gradients swapped" --pp 2 --ranks 4 --zero 2 --micr
 config "$TMP/deep.json" num_hidden_layers=5 tie_word_embeddings=true
 common=(--data "$TMP/text" --model "$TMP/deep.json" --steps 4 --seq-len 33 --global-batch 8 --threads 1)
 reference
-same "interleaved: two virtual stages a rank, uneven, a tied embedding across them" --pp 2 --micro-batch 2 --schedule interleaved --virtual-stages 2
+same "interleaved: two virtual stages a rank, uneven, a tied embedding across them" --pp 2 --micro-batch 2 \
+    --schedule interleaved --virtual-stages 2
 same "zero-bubble: weight gradients by themselves, late" --pp 2 --micro-batch 1 --schedule zero-bubble
-same "zero-bubble over four ranks, fewer micro-batches than ranks" --pp 4 --micro-batch 4 --schedule zero-bubble
-same "zero-bubble x dp with ZeRO-2, layers computed again" --pp 2 --ranks 4 --zero 2 --micro-batch 1 --schedule zero-bubble --recompute full
-same "zero-bubble x tp x dp with ZeRO-3, norms computed again" --pp 2 --tp 2 --ranks 8 --zero 3 --micro-batch 1 --schedule zero-bubble --recompute selective
-same "interleaved x dp with ZeRO-3" --pp 2 --ranks 4 --zero 3 --micro-batch 1 --schedule interleaved --virtual-stages 2
+same "zero-bubble over four ranks, fewer micro-batches than ranks" --pp 4 --micro-batch 4 --schedule \
+    zero-bubble
+same "zero-bubble x dp with ZeRO-2, layers computed again" --pp 2 --ranks 4 --zero 2 --micro-batch 1 \
+    --schedule zero-bubble --recompute full
+same "zero-bubble x tp x dp with ZeRO-3, norms computed again" --pp 2 --tp 2 --ranks 8 --zero 3 \
+    --micro-batch 1 --schedule zero-bubble --recompute selective
+same "interleaved x dp with ZeRO-3" --pp 2 --ranks 4 --zero 3 --micro-batch 1 --schedule interleaved \
+    --virtual-stages 2
 same "tied, micro-batch 4 cuts runs of three" --micro-batch 4
 finish

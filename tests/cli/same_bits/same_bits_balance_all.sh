@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # all long
-# same_bits_balance_all.sh - --balance global and bias over layouts, one rank's bits at every step; saves while training goes on; what the
-# balance does to the load of experts in 60 steps.
+# same_bits_balance_all.sh - --balance global and bias over layouts, one rank's bits at every step; saves
+# while training goes on; what the balance does to the load of experts in 60 steps.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 4 60000 >"$TMP/text"
 
@@ -48,7 +48,8 @@ portable "portable C" --tp 2
 
 # ---- a step that is skipped leaves counts and biases as they were ----
 
-# skipping FAMILY ARGS...: six steps, of which the fourth meets an embedding that is not a number; a checkpoint a step
+# skipping FAMILY ARGS...: six steps, of which the fourth meets an embedding that is not a number; a
+# checkpoint a step
 skipping() {
     local head at f=$TMP/hf/model.safetensors
     family "$TMP/model.json" "$1"
@@ -60,9 +61,11 @@ skipping() {
     train init
     run reshard --format hf --weights-only "$TMP/init/step-1" "$TMP/hf"
     head=$(od -An -tu8 -N8 "$f" | tr -d ' ')
-    at=$(head -c $((head + 8)) "$f" | tail -c "$head" | sed 's/.*"model.embed_tokens.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
+    at=$(head -c $((head + 8)) "$f" | tail -c "$head" |
+        sed 's/.*"model.embed_tokens.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
     printf '\000\000\300\177' | dd of="$f" bs=1 seek=$((8 + head + at + 90 * 72 * 4)) conv=notrunc 2>/dev/null
-    common=(--data "$TMP/marked" --init "$TMP/hf" --steps 6 --seq-len 64 --global-batch 4 --threads 1 --data-order stride:1 --save-every 1 "${@:2}")
+    common=(--data "$TMP/marked" --init "$TMP/hf" --steps 6 --seq-len 64 --global-batch 4 --threads 1 \
+        --data-order stride:1 --save-every 1 "${@:2}")
     reference
     claim "$*: the fourth step is skipped" has "$err" "step 4: loss nan"
     same "$*: on two ranks" --ranks 2 --zero 1
@@ -71,25 +74,31 @@ counts() { sed 's/.*"expert_counts":\(\[\[[^a-z]*\]\]\).*/\1/' "$TMP/reference/s
 biases() { "$BIN/reshard" digest --tensors "$TMP/reference/step-$1" | grep e_score_correction_bias; }
 skipping mixtral --balance global --balance-rate 0.3
 claim "counts change from step to step" [ "$(counts 2)" != "$(counts 3)" ]
-claim "a skipped step leaves them" [ "$(counts 3)" = "$(counts 4)" ] && claim "the next one does not" [ "$(counts 4)" != "$(counts 5)" ]
+claim "a skipped step leaves them" [ "$(counts 3)" = "$(counts 4)" ] &&
+    claim "the next one does not" [ "$(counts 4)" != "$(counts 5)" ]
 skipping deepseek_plain --balance bias --balance-rate 0.05
 claim "biases change from step to step" [ "$(biases 2)" != "$(biases 3)" ]
-claim "a skipped step leaves them" [ "$(biases 3)" = "$(biases 4)" ] && claim "the next one does not" [ "$(biases 4)" != "$(biases 5)" ]
+claim "a skipped step leaves them" [ "$(biases 3)" = "$(biases 4)" ] &&
+    claim "the next one does not" [ "$(biases 4)" != "$(biases 5)" ]
 
 # loads LOG: the busiest expert of all layers, the mean of the last ten of 60 steps
 loads() {
-    awk -F'"expert_load":' '/"loss"/ && $2 { n++; gsub(/[][}]/, "", $2); k = split($2, x, ","); m = 0; for (i = 1; i <= k; i++) m = x[i] > m ? x[i] : m; last[n] = m }
+    awk -F'"expert_load":' \
+        '/"loss"/ && $2 { n++; gsub(/[][}]/, "", $2); k = split($2, x, ","); m = 0; for (i = 1; i <= k; i++) m = x[i] > m ? x[i] : m; last[n] = m }
         END { for (i = n - 9; i <= n; i++) s += last[i]; print s / 10 }' "$1"
 }
 common=(--data "$TMP/text" --model tiny-moe --steps 60 --seq-len 64 --global-batch 8)
 train none
 none=$(loads "$TMP/none.jsonl")
 train global --balance global --balance-rate 0.01
-claim "60 steps of tiny-moe: the busiest expert's load, $(loads "$TMP/global.jsonl") with global, $none without" awk -v a="$(loads "$TMP/global.jsonl")" -v b="$none" 'BEGIN { exit !(a < 0.75 * b) }'
+claim "60 steps of tiny-moe: the busiest expert's load, $(loads \
+    "$TMP/global.jsonl") with global, $none without" awk -v a="$(loads \
+        "$TMP/global.jsonl")" -v b="$none" 'BEGIN { exit !(a < 0.75 * b) }'
 family "$TMP/model.json" deepseek_plain
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps 60 --seq-len 64 --global-batch 8)
 train none
 none=$(loads "$TMP/none.jsonl")
 train bias --balance bias --balance-rate 0.01
-claim "60 steps of a DeepSeek: $(loads "$TMP/bias.jsonl") with bias, $none without" awk -v a="$(loads "$TMP/bias.jsonl")" -v b="$none" 'BEGIN { exit !(a < 0.85 * b) }'
+claim "60 steps of a DeepSeek: $(loads "$TMP/bias.jsonl") with bias, $none without" awk -v \
+    a="$(loads "$TMP/bias.jsonl")" -v b="$none" 'BEGIN { exit !(a < 0.85 * b) }'
 finish

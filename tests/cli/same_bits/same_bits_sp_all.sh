@@ -1,25 +1,31 @@
 #!/usr/bin/env bash
 # all
-# same_bits_sp_all.sh - sequence parallelism: families x dtype x layouts, ZeRO stages, schedules, recompute, micro-batches, overlap: one
-# rank's bits; and evaluation.
+# same_bits_sp_all.sh - sequence parallelism: families x dtype x layouts, ZeRO stages, schedules, recompute,
+# micro-batches, overlap: one rank's bits; and evaluation.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 3 60000 >"$TMP/text"
 text 4 3000 >"$TMP/held"
 steps=${SAME_BITS_STEPS:-3}
 
 # what every family runs, then what one of each kind (gate, RMS norm, tied, bf16; GPT-2 in fp32) runs besides
-few=("--tp 2" "--tp 8 --micro-batch 2" "--tp 2 --ranks 4 --zero 3 --micro-batch 1" "--tp 4 --pp 2 --micro-batch 2 --recompute full"
+few=("--tp 2" "--tp 8 --micro-batch 2" "--tp 2 --ranks 4 --zero 3 --micro-batch 1" \
+    "--tp 4 --pp 2 --micro-batch 2 --recompute full"
     "--tp 2 --pp 2 --micro-batch 1 --recompute selective")
-more=("--tp 4" "--tp 2 --threads 2" "--tp 2 --transport mpi" "--tp 4 --ranks 4 --ranks-per-node 2" "--tp 2 --ranks 4 --ranks-per-node 2 --zero 1")
+more=("--tp 4" "--tp 2 --threads 2" "--tp 2 --transport mpi" "--tp 4 --ranks 4 --ranks-per-node 2" \
+    "--tp 2 --ranks 4 --ranks-per-node 2 --zero 1")
 for zero in 0 1 2; do
     for overlap in on off; do
         more+=("--tp 2 --ranks 4 --zero $zero --overlap $overlap --micro-batch 2")
     done
 done
-for schedule in "gpipe --micro-batch 2" "1f1b --micro-batch 1" "naive --micro-batch 4" "interleaved --virtual-stages 2 --micro-batch 2"; do
-    more+=("--tp 2 --pp 2 --schedule $schedule" "--tp 2 --pp 2 --ranks 8 --zero 3 --schedule $schedule" "--tp 2 --pp 2 --recompute full --schedule $schedule")
+for schedule in "gpipe --micro-batch 2" "1f1b --micro-batch 1" "naive --micro-batch 4" \
+    "interleaved --virtual-stages 2 --micro-batch 2"; do
+    more+=("--tp 2 --pp 2 --schedule $schedule" "--tp 2 --pp 2 --ranks 8 --zero 3 --schedule $schedule" \
+        "--tp 2 --pp 2 --recompute full --schedule $schedule")
 done
-bubbles=("--tp 2 --pp 2 --schedule zero-bubble --micro-batch 1" "--tp 2 --pp 2 --ranks 8 --zero 2 --schedule zero-bubble --micro-batch 2" "--tp 4 --pp 2 --schedule zero-bubble --micro-batch 8 --recompute full"
+bubbles=("--tp 2 --pp 2 --schedule zero-bubble --micro-batch 1" \
+    "--tp 2 --pp 2 --ranks 8 --zero 2 --schedule zero-bubble --micro-batch 2" \
+        "--tp 4 --pp 2 --schedule zero-bubble --micro-batch 8 --recompute full"
     "--tp 2 --pp 2 --schedule zero-bubble --micro-batch 1 --recompute selective")
 
 model() {                   # model FILE NAME: four layers
@@ -34,7 +40,8 @@ model() {                   # model FILE NAME: four layers
 for name in llama tied llama-biases mistral qwen2 qwen3 gpt2; do
     model "$TMP/model.json" $name
     for dtype in fp32 bf16; do
-        common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 64 --global-batch 8 --threads 1 --dtype $dtype)
+        common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 64 --global-batch 8 \
+            --threads 1 --dtype $dtype)
         reference
         layouts=("${few[@]}")
         case $name/$dtype in tied/bf16 | gpt2/fp32) layouts+=("${more[@]}") ;; esac
@@ -48,8 +55,10 @@ for name in llama tied llama-biases mistral qwen2 qwen3 gpt2; do
         # evaluation: the loss and every log-prob
         for layout in "" "--sp --tp 2" "--sp --tp 4 --pp 2 --micro-batch 3"; do
             read -r -a words <<<"$layout"
-            run "$BIN/ptrain" --eval-only --init "$TMP/reference/step-$steps" --eval-data "$TMP/held" --seq-len 64 --threads 1 "${words[@]}" --eval-logprobs "$TMP/eval$layout"
-            claim "$name in $dtype: evaluation $layout has the same result" [ "$rc$(md5sum <"$TMP/eval$layout")" = "0$(md5sum <"$TMP/eval")" ]
+            run "$BIN/ptrain" --eval-only --init "$TMP/reference/step-$steps" --eval-data "$TMP/held" \
+                --seq-len 64 --threads 1 "${words[@]}" --eval-logprobs "$TMP/eval$layout"
+            claim "$name in $dtype: evaluation $layout has the same result" [ \
+                "$rc$(md5sum <"$TMP/eval$layout")" = "0$(md5sum <"$TMP/eval")" ]
         done
     done
 done

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
-# serve_bits.sh - the numerics contract at the server: see serve_bits.py. Models are trained here for a few steps, in fp32 and bf16,
-# in layouts that the server does not have: a dense one, and a mixture of experts whose experts are served cut by tp and whole (--ep).
+# serve_bits.sh - the numerics contract at the server: see serve_bits.py. Models are trained here for a few
+# steps, in fp32 and bf16, in layouts that the server does not have: a dense one, and a mixture of experts
+# whose experts are served cut by tp and whole (--ep).
 . "$(dirname "$0")/../lib/serve_lib.bash"
 head -c 3000 "$TMP/text" >"$TMP/held-out"
 
@@ -9,9 +10,11 @@ head -c 3000 "$TMP/text" >"$TMP/held-out"
 trained_and_asked() {
     local name=$1 dtype=$2 part=$3
     shift 3
-    run ptrain --data "$TMP/text" --out "$TMP/$name" --dtype "$dtype" --steps 4 --seq-len 64 --global-batch 4 --ranks 4 "$@"
+    run ptrain --data "$TMP/text" --out "$TMP/$name" --dtype "$dtype" --steps 4 --seq-len 64 --global-batch \
+        4 --ranks 4 "$@"
     claim "a model is trained" [ $rc = 0 ] || finish
-    run ptrain --eval-only --init "$TMP/$name/step-4" --eval-data "$TMP/held-out" --seq-len 64 --eval-logprobs "$TMP/$name.jsonl"
+    run ptrain --eval-only --init "$TMP/$name/step-4" --eval-data "$TMP/held-out" --seq-len 64 \
+        --eval-logprobs "$TMP/$name.jsonl"
     claim "and evaluated" [ $rc = 0 ] || finish
     what=$name asked serve_bits.py "$TMP/$name/step-4" "$TMP/$name.jsonl" "$part"
 }
@@ -19,7 +22,8 @@ trained_and_asked() {
 trained_and_asked fp32 fp32 all --tp 2 --zero 3
 trained_and_asked bf16 bf16 few --tp 2 --zero 3
 trained_and_asked experts-fp32 fp32 experts --model tiny-moe --tp 2 --ep 4
-[ "${SERVE_BITS:-}" != all ] || trained_and_asked experts-bf16 bf16 experts --model tiny-moe --ep 2 --zero 1 --lr 1e-2
+[ "${SERVE_BITS:-}" != all ] ||
+    trained_and_asked experts-bf16 bf16 experts --model tiny-moe --ep 2 --zero 1 --lr 1e-2
 
 # what a rank holds: half of the keys and values, and nearly half of the weights, at tp 2
 held() { sed -n "s/.*rank $1: weights \([0-9]*\) bytes, kv \([0-9]*\) bytes.*/\1 \2/p" "$TMP/.err"; }

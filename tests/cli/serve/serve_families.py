@@ -1,6 +1,7 @@
-"""serve_families.py CHECKPOINT EVAL.jsonl [ARGUMENTS]… - pserve's log-probs of the trainer's own windows have the trainer's bits: alone, all at once,
-in chunks, with a cached prefix, in every server that is named by its arguments. "--kv-memory few": of so few pages that sequences are preempted.
-$WEIGHTS: the fingerprint of all their answers."""
+"""serve_families.py CHECKPOINT EVAL.jsonl [ARGUMENTS]… - pserve's log-probs of the trainer's own windows have
+the trainer's bits: alone, all at once, in chunks, with a cached prefix, in every server that is named by its
+arguments. "--kv-memory few": of so few pages that sequences are preempted. $WEIGHTS: the fingerprint of all
+their answers."""
 import json
 import os
 import re
@@ -13,7 +14,8 @@ WISH = dict(max_tokens=6, temperature=0, logprobs=2, echo=True, ignore_eos=True,
 
 
 def essence(answer):
-    return [(c["index"], c["token_ids"], c["logprobs"]["token_logprobs"], c["logprobs"]["top_logprobs"]) for c in answer["choices"]]
+    return [(c["index"], c["token_ids"], c["logprobs"]["token_logprobs"], c["logprobs"]["top_logprobs"])
+            for c in answer["choices"]]
 
 
 def trainers(window):
@@ -46,17 +48,21 @@ for spec in sys.argv[3:]:
     alone = [ask() for ask in asks[:len(windows)]]
     for i, (w, a) in enumerate(zip(windows, alone)):
         got = [None if x is None else bits(x) for x in a[0][2][:len(w["ids"])]]
-        claim(f"{spec}: window {i} has the trainer's log-probs, bit for bit", got == trainers(w), f"{got[:4]} expected {trainers(w)[:4]}")
+        claim(f"{spec}: window {i} has the trainer's log-probs, bit for bit", got == trainers(w),
+              f"{got[:4]} expected {trainers(w)[:4]}")
     same(f"{spec}: all at once, three times each, as alone", together(asks), alone * 3)
     first = first or alone
     claim(f"{spec}: the answers of the first server", alone == first)
-    longer = [lambda i=i, w=w: essence(s.complete(prompt=w["ids"][:50 + i], **dict(WISH, max_tokens=150))) for i, w in enumerate(windows)]
+    longer = [lambda i=i, w=w: essence(s.complete(prompt=w["ids"][:50 + i], **dict(WISH, max_tokens=150)))
+              for i, w in enumerate(windows)]
     if any("few" in other.split() for other in sys.argv[3:]) and not first_long:
         first_long = [ask() for ask in longer]
     elif few:
-        same(f"{spec}: longer answers at once, of which some are preempted, as alone", together(longer), first_long)
+        same(f"{spec}: longer answers at once, of which some are preempted, as alone", together(longer),
+             first_long)
     mark = s.complete(prompt=[1], max_tokens=1)["system_fingerprint"]
-    claim(f"{spec}: an answer names the weights", mark == os.environ["WEIGHTS"], f"{mark} expected {os.environ['WEIGHTS']}")
+    claim(f"{spec}: an answer names the weights", mark == os.environ["WEIGHTS"],
+          f"{mark} expected {os.environ['WEIGHTS']}")
     rc, err = s.stop()
     claim(f"{spec}: ends well", rc == 0, f"{rc}: {err}")
     claim(f"{spec}: pages ran out", not few or re.search(r" [1-9]\d* preempted", err), err)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# serve_fields.sh - fields of requests beside OpenAI's, with a tokenizer whose words carry their space; weights that are NaN: see serve_fields.py.
+# serve_fields.sh - fields of requests beside OpenAI's, with a tokenizer whose words carry their space;
+# weights that are NaN: see serve_fields.py.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 trained --steps 2
 run reshard --format hf "$TMP/run/step-2" "$TMP/model"

@@ -1,4 +1,5 @@
-"""serve_memory.py FOLDER - makes a mixture with random weights in FOLDER, serves it, and compares the resident memory of its ranks with the plan."""
+"""serve_memory.py FOLDER - makes a mixture with random weights in FOLDER, serves it, and compares the
+resident memory of its ranks with the plan."""
 import os
 import re
 import sys
@@ -25,14 +26,17 @@ def resident(parent):
 
 make_model("mixtral-1b", "bf16", sys.argv[1])
 for args in ("--tp 1", "--tp 2 --ep 2", "--tp 2", "--tp 4 --ep 4"):
-    s = Server(sys.argv[1], *args.split(), "--threads", 1, "--ctx", 1024, "--max-batch", 8, "--prefill-chunk", 512, "--kv-memory", "128MB", "--verbose")
+    s = Server(sys.argv[1], *args.split(), "--threads", 1, "--ctx", 1024, "--max-batch", 8, "--prefill-chunk",
+               512, "--kv-memory", "128MB", "--verbose")
     if not claim(f"{args}: starts", s.port is not None, s.err):
         continue
     prompts = [[(7 * i + 13 * j) % 31000 + 300 for j in range(1000)] for i in range(8)]
-    together([lambda p=p: s.complete(prompt=p, max_tokens=2, echo=True, logprobs=1, ignore_eos=True) for p in prompts])
+    together([lambda p=p: s.complete(prompt=p, max_tokens=2, echo=True, logprobs=1, ignore_eos=True)
+              for p in prompts])
     plan = next((float(m.group(1)) * 1e9 for m in map(PLAN.search, s.err) if m), 0)
     used = resident(s.p.pid)
-    claim(f"{args}: the memory is within 5 % of the plan", plan and 0.95 < used / plan < 1.05, f"{used / 1e9:.3f} GB are used, {plan / 1e9:.3f} GB are planned")
+    claim(f"{args}: the memory is within 5 % of the plan", plan and 0.95 < used / plan < 1.05,
+          f"{used / 1e9:.3f} GB are used, {plan / 1e9:.3f} GB are planned")
     print(f"{args}: {used / 1e9:.3f} GB of {plan / 1e9:.3f} GB planned", file=sys.stderr)
     s.stop()
 finish()

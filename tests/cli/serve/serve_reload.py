@@ -1,5 +1,5 @@
-"""serve_reload.py TMP - weights from a server that is slow, sends wrong bytes to one rank, or stops in the middle: at a start, and in a reload beside
-streams, which must go on."""
+"""serve_reload.py TMP - weights from a server that is slow, sends wrong bytes to one rank, or stops in the
+middle: at a start, and in a reload beside streams, which must go on."""
 import http.server
 import json
 import os
@@ -11,12 +11,14 @@ from serve_server import Server, claim, finish
 tmp = sys.argv[1]
 UNIT = 65536                                     # bytes that are requested with a header
 # two ranks with caches of their own, as on two machines
-APART = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-n", "2", "bash", "-c", f'SHARDLINE_CACHE={tmp}/cache-$OMPI_COMM_WORLD_RANK-$RUN exec "$@"', "-"]
+APART = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-n", "2", "bash", "-c",
+         f'SHARDLINE_CACHE={tmp}/cache-$OMPI_COMM_WORLD_RANK-$RUN exec "$@"', "-"]
 
 
 class Source(http.server.BaseHTTPRequestHandler):
-    """/HOW/CHECKPOINT/FILE with ranges. Of weights: slow: 256 KiB take 0.25 s; one: the first answer has a wrong byte, others are right, and slow;
-    rest: the first has a wrong byte, others never end; hang: none ends."""
+    """/HOW/CHECKPOINT/FILE with ranges. Of weights: slow: 256 KiB take 0.25 s; one: the first answer has a
+    wrong byte, others are right, and slow; rest: the first has a wrong byte, others never end; hang: none
+    ends."""
     protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
     lock, count, fault_s = threading.Lock(), 0, 0.0
 
@@ -34,7 +36,8 @@ class Source(http.server.BaseHTTPRequestHandler):
         lo, hi = int(lo), min(int(hi or len(data) - 1), len(data) - 1)
         body = bytearray(data[lo:hi + 1])
         self.send_response(206 if self.headers.get("Range") else 200)
-        for k, v in (("ETag", '"1"'), ("Content-Range", f"bytes {lo}-{hi}/{len(data)}"), ("Content-Length", str(len(body)))):
+        for k, v in (("ETag", '"1"'), ("Content-Range", f"bytes {lo}-{hi}/{len(data)}"),
+                     ("Content-Length", str(len(body)))):
             self.send_header(k, v)
         self.end_headers()
         try:
@@ -89,11 +92,13 @@ def start_fails(what, how, apart, *words, within=10):
     took = time.monotonic() - Source.fault_s
     claim(f"{what}: the start fails", rc not in (0, "hung"), (rc, err))
     claim(f"{what}: within {within} s of the fault", took < within, took)
-    claim(f"{what}: in one line that names {words}", err.count("\n") == 1 and all(w in err for w in words), err)
+    claim(f"{what}: in one line that names {words}", err.count("\n") == 1 and all(w in err for w in words),
+          err)
 
 
 start_fails("a wrong byte for one rank", "one", True, "weights-00000.safetensors", "rank", "checksum")
-start_fails("a wrong byte for one rank while the other waits for its bytes", "rest", True, "weights-00000.safetensors", "rank", "checksum")
+start_fails("a wrong byte for one rank while the other waits for its bytes", "rest", True,
+            "weights-00000.safetensors", "rank", "checksum")
 start_fails("a wrong byte for ranks that share a cache", "one", False, "weights-00000.safetensors")
 start_fails("a server that stops in the middle", "hang", True, "weights-00000.safetensors", within=45)
 
@@ -108,7 +113,8 @@ class Streams(threading.Thread):
 
     def run(self):
         while not self.ends:
-            status, events = self.s.stream(prompt="line 7", max_tokens=400, temperature=1, seed=5, ignore_eos=True, return_token_ids=True)
+            status, events = self.s.stream(prompt="line 7", max_tokens=400, temperature=1, seed=5,
+                                           ignore_eos=True, return_token_ids=True)
             times = [t for _, t in events]
             self.gaps += [(b - a, b) for a, b in zip(times, times[1:])]
             self.answers.append([json.loads(e) for e, _ in events if e != "[DONE]"])
@@ -124,12 +130,14 @@ def ids_of(answer):
 
 def reload(s, path):
     begin = time.monotonic()
-    status, data, _ = s.request("POST", "/admin/reload", {"checkpoint": path}, {"Authorization": "Bearer admin-key"}, timeout=60)
+    status, data, _ = s.request("POST", "/admin/reload", {"checkpoint": path},
+                                {"Authorization": "Bearer admin-key"}, timeout=60)
     return status, json.loads(data), begin, time.monotonic()
 
 
 def never_long(gap, took):
-    """Streams that wait for a reload wait for all of it; a busy machine makes them wait, too, but less long."""
+    """Streams that wait for a reload wait for all of it; a busy machine makes them wait, too, but less
+    long."""
     return gap is not None and gap < max(0.4, took / 2)
 
 
@@ -137,9 +145,11 @@ def longest_gap(streams, begin, end):
     return max((g for g, t in streams.gaps if begin < t - g / 2 < end), default=None)
 
 
-for what, launcher, layout in (("one rank", (), ("--tp", 1)), ("ranks apart", APART, ("--tp", 2)), ("replicas", (), ("--tp", 1, "--replicas", 2))):
+for what, launcher, layout in (("one rank", (), ("--tp", 1)), ("ranks apart", APART, ("--tp", 2)),
+                               ("replicas", (), ("--tp", 1, "--replicas", 2))):
     os.environ["RUN"] = "0"
-    s = Server(f"{tmp}/m/a", *layout, "--threads", 1, "--admin-key-file", f"{tmp}/admin-keys", launcher=launcher)
+    s = Server(f"{tmp}/m/a", *layout, "--threads", 1, "--admin-key-file", f"{tmp}/admin-keys",
+               launcher=launcher)
     if not claim(f"{what}: starts", s.port is not None, s.err):
         continue
     ask = dict(prompt="line 7", max_tokens=400, temperature=1, seed=5, ignore_eos=True, return_token_ids=True)
@@ -147,7 +157,8 @@ for what, launcher, layout in (("one rank", (), ("--tp", 1)), ("ranks apart", AP
     os.environ["RUN"] = "1"
 
     def beside(how, name):
-        """A reload, the streams beside it, the longest gap between their tokens until the new weights are there."""
+        """A reload, the streams beside it, the longest gap between their tokens until the new weights are
+        there."""
         streams = Streams(s)
         streams.start()
         time.sleep(0.5)
@@ -159,31 +170,43 @@ for what, launcher, layout in (("one rank", (), ("--tp", 1)), ("ranks apart", AP
     # ranks keep the cache they were started with, so a fault must come first
     for how, word in (("one", "checksum"), ("hang", "weights-0000"))[:2 if launcher else 1]:
         streams, status, answer, took, gap = beside(how, "b")
-        claim(f"{what}, {how}: refused", status == 400 and word in answer["error"]["message"], (status, answer))
+        claim(f"{what}, {how}: refused", status == 400 and word in answer["error"]["message"],
+              (status, answer))
         claim(f"{what}, {how}: it took {took:.1f} s, streams never waited long", never_long(gap, took), gap)
-        claim(f"{what}, {how}: and have the old weights", all(ids_of(a) == old for a in streams.answers), len(streams.answers))
+        claim(f"{what}, {how}: and have the old weights", all(ids_of(a) == old for a in streams.answers),
+              len(streams.answers))
     streams, status, answer, took, gap = beside("slow", "b")
-    print(f"{what}: a reload of {took:.2f} s, the longest gap of a stream {gap * 1000:.0f} ms", file=sys.stderr)
-    claim(f"{what}: done", status == 200 and answer["system_fingerprint"] == "contract1-fp32-" + os.environ["B"], (status, answer))
-    claim(f"{what}: it took {took:.1f} s, streams never waited long", took > 1 and never_long(gap, took), (took, gap))
+    print(f"{what}: a reload of {took:.2f} s, the longest gap of a stream {gap * 1000:.0f} ms",
+          file=sys.stderr)
+    claim(f"{what}: done", status == 200
+          and answer["system_fingerprint"] == "contract1-fp32-" + os.environ["B"], (status, answer))
+    claim(f"{what}: it took {took:.1f} s, streams never waited long", took > 1 and never_long(gap, took),
+          (took, gap))
     new = s.complete(**ask)["choices"][0]["token_ids"]
     mixed = [ids_of(a) for a in streams.answers if "+" in (a[-1].get("system_fingerprint") or "")]
-    claim(f"{what}: an answer has both weights", new != old and len(mixed) >= (1 if what != "replicas" else 0) and all(ids_of(a) in ([old, new] + mixed) for a in streams.answers), len(mixed))
+    claim(f"{what}: an answer has both weights", new != old and len(mixed) >= (1 if what != "replicas" else 0)
+          and all(ids_of(a) in ([old, new] + mixed) for a in streams.answers), len(mixed))
     for ids in mixed:
         d = next((i for i, (x, y) in enumerate(zip(ids, old)) if x != y), len(ids))
-        rest = s.complete(prompt=list(b"line 7") + ids[:d], max_tokens=len(ids) - d, temperature=1, seed=5, ignore_eos=True, return_token_ids=True) if d < len(ids) else None
-        claim(f"{what}: the old weights' tokens, and then the new ones'", rest is None or rest["choices"][0]["token_ids"] == ids[d:], d)
+        rest = s.complete(prompt=list(b"line 7") + ids[:d], max_tokens=len(ids) - d, temperature=1, seed=5,
+                          ignore_eos=True, return_token_ids=True) if d < len(ids) else None
+        claim(f"{what}: the old weights' tokens, and then the new ones'", rest is None
+              or rest["choices"][0]["token_ids"] == ids[d:], d)
     rc, err = s.stop()
-    claim(f"{what}: ends well", rc == 0 or launcher, (rc, err))             # another launcher has an exit status of its own
+    # another launcher has an exit status of its own
+    claim(f"{what}: ends well", rc == 0 or launcher, (rc, err))
 
 # ---- no memory for both weights ----
-os.environ["SHARDLINE_MEMORY_ROOM"] = "130000000"              # for two ranks that serve, not for the buffers of two that read
+# for two ranks that serve, not for the buffers of two that read
+os.environ["SHARDLINE_MEMORY_ROOM"] = "130000000"
 s = Server(f"{tmp}/m/a", "--tp", 2, "--kv-memory", "1MiB", "--admin-key-file", f"{tmp}/admin-keys")
 del os.environ["SHARDLINE_MEMORY_ROOM"]
 old = s.complete(prompt="line 7", max_tokens=5, temperature=0)["system_fingerprint"]
 status, answer, _, _ = reload(s, f"{tmp}/m/b")
-claim("a reload that memory is too small for is refused before it is begun", status == 503 and "there are 123" in answer["error"]["message"], (status, answer))
-claim("and the old weights serve on", s.complete(prompt="line 7", max_tokens=5, temperature=0)["system_fingerprint"] == old)
+claim("a reload that memory is too small for is refused before it is begun", status == 503
+      and "there are 123" in answer["error"]["message"], (status, answer))
+claim("and the old weights serve on",
+      s.complete(prompt="line 7", max_tokens=5, temperature=0)["system_fingerprint"] == old)
 s.stop()
 
 # ---- an end in the middle of a reload ----
@@ -196,6 +219,7 @@ while not Source.fault_s:
 begin = time.monotonic()
 rc, err = s.stop()
 operator.join(10)
-claim("a server that is to end does not wait for a reload", rc == 0 and time.monotonic() - begin < 10, (rc, err, time.monotonic() - begin))
+claim("a server that is to end does not wait for a reload", rc == 0 and time.monotonic() - begin < 10,
+      (rc, err, time.monotonic() - begin))
 claim("which is told so", told and told[0][0] == 503, told)
 finish()

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick waits
-# serve_reload.sh - weights that come slowly, damaged or not at all from a server, for all ranks or for one: see serve_reload.py.
+# serve_reload.sh - weights that come slowly, damaged or not at all from a server, for all ranks or for one:
+# see serve_reload.py.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 SHARDLINE_STALL_S=1
 mkdir "$TMP/m"

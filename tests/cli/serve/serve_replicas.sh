@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# serve_replicas.sh - independent tp groups behind one port: see serve_replicas.py. ALL=1: more layouts, more ranks that die (serve_replicas_all.sh).
+# serve_replicas.sh - independent tp groups behind one port: see serve_replicas.py. ALL=1: more layouts, more
+# ranks that die (serve_replicas_all.sh).
 . "$(dirname "$0")/../lib/serve_lib.bash"
 trained --steps 2
 run pserve "$TMP/run/step-2" --replicas 2 --once x

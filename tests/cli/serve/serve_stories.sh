@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # all
-# serve_stories.sh - a real pretrained model, stories260K as a Hugging Face folder with reference.json ($STORIES): its greedy continuations are the
-# reference's at tp 1, 2 and 4, its log-probs within 1e-4.
+# serve_stories.sh - a real pretrained model, stories260K as a Hugging Face folder with reference.json
+# ($STORIES): its greedy continuations are the reference's at tp 1, 2 and 4, its log-probs within 1e-4.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3"; finish; }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# serve_work.sh - bodies that make work: thousands of names, long texts, slow templates, stop strings; nobody else waits for them: see serve_work.py.
+# serve_work.sh - bodies that make work: thousands of names, long texts, slow templates, stop strings; nobody
+# else waits for them: see serve_work.py.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 trained --steps 2
 run reshard --format hf "$TMP/run/step-2" "$TMP/chat"

@@ -1,4 +1,5 @@
-"""serve_bodies.py CHECKPOINT - what is not a request: an error body with a 4xx and the field's name, never a 5xx, never much memory."""
+"""serve_bodies.py CHECKPOINT - what is not a request: an error body with a 4xx and the field's name, never a
+5xx, never much memory."""
 import http.client
 import json
 import os
@@ -26,7 +27,8 @@ def refused(what, path, body, status=400, part="", headers=J):
     got, data, _ = s.request("POST", path, body, headers)
     try:
         e = json.loads(data)["error"]
-        good = got == status and e["code"] in (status, "context_length_exceeded") and e["message"] and part in data.decode()
+        good = got == status and e["code"] in (status,
+                                               "context_length_exceeded") and e["message"] and part in data.decode()
     except (ValueError, KeyError, TypeError):
         good = False
     claim(f"{path}: {what} is a {status} that says {part!r}", good, (got, data[:300]))
@@ -36,13 +38,22 @@ def refused(what, path, body, status=400, part="", headers=J):
 # ---- not JSON, or not an object ----
 for path in POSTS:
     for what, body in (
-            ("nothing", b""), ("a blank", b" "), ("a cut object", b'{"prompt":"a"'), ("a list", b"[]"), ("a number", b"7"), ("null", b"null"), ("a text", b'"a"'),
-            ("something behind", b'{"prompt":"a"} x'), ("zeros", b"\0" * 100), ("a zero in a text", b'{"prompt":"a\0b"}'), ("an escaped zero", b'{"prompt":"a\\u0000b"}'),
-            ("an escaped zero in a name", b'{"a\\u0000b":1}'), ("bytes that are not UTF-8", b'{"prompt":"\xff\xfe"}'), ("an overlong form", b'{"prompt":"\xc0\xaf"}'),
-            ("a half surrogate", b'{"prompt":"\\ud800"}'), ("a byte order mark", b'\xef\xbb\xbf{"prompt":"a"}'), ("UTF-16", '{"prompt":"a"}'.encode("utf-16")),
-            ("a member twice", b'{"prompt":"a","prompt":"b"}'), ("NaN", b'{"prompt":"a","temperature":NaN}'), ("a number of 10,000 digits", b'{"prompt":' + b"9" * 10000 + b"}"),
-            ("1e999", b'{"prompt":"a","temperature":1e999}'), ("10,000 lists", b'{"prompt":' + b"[" * 10000 + b"]" * 10000 + b"}"),
-            ("10,000 objects", b'{"a":' * 10000 + b"1" + b"}" * 10000), ("10,000 open lists", b"[" * 10000), ("a comment", b'{"prompt":"a"}//')):
+            ("nothing", b""), ("a blank", b" "), ("a cut object", b'{"prompt":"a"'), ("a list", b"[]"),
+            ("a number", b"7"), ("null", b"null"), ("a text", b'"a"'),
+            ("something behind", b'{"prompt":"a"} x'), ("zeros", b"\0" * 100),
+            ("a zero in a text", b'{"prompt":"a\0b"}'), ("an escaped zero", b'{"prompt":"a\\u0000b"}'),
+            ("an escaped zero in a name", b'{"a\\u0000b":1}'),
+            ("bytes that are not UTF-8", b'{"prompt":"\xff\xfe"}'),
+            ("an overlong form", b'{"prompt":"\xc0\xaf"}'),
+            ("a half surrogate", b'{"prompt":"\\ud800"}'),
+            ("a byte order mark", b'\xef\xbb\xbf{"prompt":"a"}'),
+            ("UTF-16", '{"prompt":"a"}'.encode("utf-16")),
+            ("a member twice", b'{"prompt":"a","prompt":"b"}'), ("NaN", b'{"prompt":"a","temperature":NaN}'),
+            ("a number of 10,000 digits", b'{"prompt":' + b"9" * 10000 + b"}"),
+            ("1e999", b'{"prompt":"a","temperature":1e999}'),
+            ("10,000 lists", b'{"prompt":' + b"[" * 10000 + b"]" * 10000 + b"}"),
+            ("10,000 objects", b'{"a":' * 10000 + b"1" + b"}" * 10000), ("10,000 open lists", b"[" * 10000),
+            ("a comment", b'{"prompt":"a"}//')):
         refused(what, path, body)
 
 # ---- every field that the description knows, with every type it is not ----
@@ -58,9 +69,12 @@ def resolve(schema):
     return schema
 
 
-good = {"/v1/completions": {"prompt": "a", "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
-        "/inference/v1/generate": {"token_ids": [97], "sampling_params": {"max_tokens": 1}}, "/tokenize": {"prompt": "a"}, "/detokenize": {"tokens": [97]}}
-free = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key"}            # taken without effect, whatever they hold
+good = {"/v1/completions": {"prompt": "a", "max_tokens": 1},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+        "/inference/v1/generate": {"token_ids": [97], "sampling_params": {"max_tokens": 1}},
+        "/tokenize": {"prompt": "a"}, "/detokenize": {"tokens": [97]}}
+# taken without effect, whatever they hold
+free = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key"}
 for path in POSTS:
     got = s.request("POST", path, good[path])
     claim(f"{path}: a good body is taken", got[0] == 200, got[:2])
@@ -70,24 +84,35 @@ for path in POSTS:
     inner = sorted(schema.get("properties", {}).get("sampling_params", {}).get("properties", {}))
     claim(f"{path}: the description has its fields", len(fields) > 0, schema)
     for field in fields + inner:
-        for value in (-1, 1 << 62, -(1 << 63), 1.5, 1e308, -0.0, "", "x", "\u0301" * 50, True, [], {}, [[]], [None], [{}], {"a": 1}, [1, "a"], {"1": "x"}, {"role": 1}):
+        for value in (-1, 1 << 62, -(1 << 63), 1.5, 1e308, -0.0, "", "x", "\u0301" * 50, True, [], {}, [[]],
+                      [None], [{}], {"a":
+            1}, [1, "a"], {"1": "x"}, {"role": 1}):
             more = {"sampling_params": {"max_tokens": 1, field: value}} if field in inner else {field: value}
             got, data, _ = s.request("POST", path, {**good[path], **more})
             named = got == 200 or (400 <= got < 500 and (field in data.decode() or field in free))
-            claim(f"{path}: {field} = {json.dumps(value)[:40]} is taken, or refused by name", named, (got, data[:300]))
+            claim(f"{path}: {field} = {json.dumps(value)[:40]} is taken, or refused by name", named,
+                  (got, data[:300]))
 
 # ---- conversations ----
-for what, m, part in (("messages that are none", 7, "messages"), ("no message", [], "messages"), ("a message without a role", [{"content": "a"}], "role"),
-                      ("a role of another type", [{"role": 1, "content": "a"}], "role"), ("content of another type", [{"role": "user", "content": 5}], "content"),
-                      ("a part of another kind", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "content"),
-                      ("a role that the template refuses", [{"role": "refuse", "content": "a"}], "no such role"),
+for what, m, part in (("messages that are none", 7, "messages"), ("no message", [], "messages"),
+                      ("a message without a role", [{"content":
+    "a"}], "role"),
+                      ("a role of another type", [{"role": 1, "content": "a"}], "role"),
+                      ("content of another type", [{"role": "user", "content": 5}], "content"),
+                      ("a part of another kind",
+                       [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+                       "content"),
+                      ("a role that the template refuses", [{"role": "refuse", "content": "a"}],
+                       "no such role"),
                       ("a million messages", [{"role": "user", "content": "a"}] * 100000, "")):
     refused(what, "/v1/chat/completions", {"messages": m}, part=part)
 for kwargs in ({"a": {"b": [1] * 1000}}, {"messages": 1}, {"x" * 10000: 1}, {"loop": 1}):
-    got = s.request("POST", "/v1/chat/completions", {**good["/v1/chat/completions"], "chat_template_kwargs": kwargs})
+    got = s.request("POST", "/v1/chat/completions",
+                    {**good["/v1/chat/completions"], "chat_template_kwargs": kwargs})
     claim("chat_template_kwargs is taken or refused", got[0] in (200, 400), got[:2])
 
-refused("a prompt beside messages", "/tokenize", {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, part="prompt")
+refused("a prompt beside messages", "/tokenize",
+        {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, part="prompt")
 
 # ---- sizes ----
 before = rss(peak=True)
@@ -97,7 +122,8 @@ def upload(what, path, n, chunked, status):
     """n bytes of one text; the server may disconnect in the middle."""
     k = socket.create_connection((s.host, s.port))
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % n
-    k.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s\r\n\r\n" % (path.encode(), length))
+    k.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s\r\n\r\n" %
+              (path.encode(), length))
     block, sent, begin = b"a" * (1 << 20), 0, time.monotonic()
     try:
         while sent < n:
@@ -122,7 +148,8 @@ def upload(what, path, n, chunked, status):
 
 
 for chunked in (False, True):
-    took = upload(f"1 GB {'in chunks' if chunked else 'with its length'}", "/v1/completions", 1 << 30, chunked, 413)
+    took = upload(f"1 GB {'in chunks' if chunked else 'with its length'}", "/v1/completions", 1 << 30,
+                  chunked, 413)
     claim("1 GB does not take long", took < 30, took)
 claim("1 GB does not take memory", rss(peak=True) - before < 200, (before, rss(peak=True)))
 upload("1 GB for nobody", "/v1/nothing", 1 << 28, False, 404)
@@ -141,10 +168,13 @@ def asked_leave(what, path, n, status):
     claim(f"leave to send {what} is a {status}", answer.startswith(b"HTTP/1.1 %d" % status), answer[:200])
 
 
-for what, path, n, status in (("1 GB", "/v1/completions", 1 << 30, 413), ("a body for nobody", "/v1/nothing", 10, 404), ("a body to who takes none", "/health", 10, 405),
+for what, path, n, status in (("1 GB", "/v1/completions", 1 << 30, 413),
+                              ("a body for nobody", "/v1/nothing", 10, 404),
+                              ("a body to who takes none", "/health", 10, 405),
                               ("a body", "/v1/completions", 10, 100)):
     asked_leave(what, path, n, status)
-refused("a compressed body", "/v1/completions", b"\x1f\x8b\x08", part="content encoding gzip", headers={**J, "Content-Encoding": "gzip"})
+refused("a compressed body", "/v1/completions", b"\x1f\x8b\x08", part="content encoding gzip",
+        headers={**J, "Content-Encoding": "gzip"})
 
 # ---- HTTP itself ----
 
@@ -179,10 +209,13 @@ raw("a length beyond 64 bits", POST + b"Content-Length: 99999999999999999999999\
 raw("two lengths", POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", (400, 0))
 raw("length and chunks", POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", (400, 0))
 raw("chunks of no size", POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", (400, 0))
-raw("a chunk beyond 64 bits", POST + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nabc", (400, 413, 0))
-raw("no HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100 + b"\r\n\r\n", (400, 0), close=True)
+raw("a chunk beyond 64 bits", POST + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nabc",
+    (400, 413, 0))
+raw("no HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100 + b"\r\n\r\n", (400, 0),
+    close=True)
 raw("a header of 1 MB", POST + b"X: " + b"a" * (1 << 20) + b"\r\n\r\n", (400, 413, 414, 431, 0))
-raw("a path of 1 MB", b"GET /" + b"a" * (1 << 20) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", (400, 404, 413, 414, 431, 0))
+raw("a path of 1 MB", b"GET /" + b"a" * (1 << 20) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    (400, 404, 413, 414, 431, 0))
 raw("a method of 1 kB", b"A" * 1000 + b" / HTTP/1.1\r\nHost: localhost\r\n\r\n", (400, 405, 501, 0))
 raw("zeros in the path", b"GET /v1/models\0x HTTP/1.1\r\nHost: localhost\r\n\r\n", (400, 404, 200, 0))
 raw("ten thousand headers", POST + b"A: b\r\n" * 10000 + b"\r\n", (400, 413, 431, 0))
@@ -191,13 +224,17 @@ raw("ten thousand headers", POST + b"A: b\r\n" * 10000 + b"\r\n", (400, 413, 431
 tool = os.environ.get("SCHEMATHESIS")
 if tool:
     n = os.environ.get("SCHEMATHESIS_EXAMPLES", "30")
-    r = subprocess.run([tool, "run", f"http://{s.host}:{s.port}/openapi.json", "--max-examples", n, "--no-color", "--suppress-health-check", "all", "--generation-database", ":memory:",
-                        "--seed", "1", "--exclude-checks", "positive_data_acceptance"],      # fields that exclude each other, lengths and ids of this model are not in the description
+    r = subprocess.run([tool, "run", f"http://{s.host}:{s.port}/openapi.json", "--max-examples", n,
+                        "--no-color", "--suppress-health-check", "all", "--generation-database", ":memory:",
+                        # fields that exclude each other, lengths and ids of this model are not in the
+                        # description
+                        "--seed", "1", "--exclude-checks", "positive_data_acceptance"],
                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=os.environ["TMP"])
     claim("schemathesis finds nothing", r.returncode == 0, r.stdout.decode()[-6000:])
 else:
     skip("no schemathesis here")
-claim("and good requests are still answered", s.complete(prompt="a", max_tokens=2)["usage"]["completion_tokens"] >= 1)
+claim("and good requests are still answered",
+      s.complete(prompt="a", max_tokens=2)["usage"]["completion_tokens"] >= 1)
 rc, err = s.stop()
 claim("it ends well", rc == 0, (rc, err))
 finish()

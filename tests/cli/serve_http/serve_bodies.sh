@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
-# serve_bodies.sh - bodies that are not requests, wrong types for every field, 1 GB, wrong lengths: see serve_bodies.py. With schemathesis
-# ($SCHEMATHESIS, or in PATH) its own requests made from openapi.json too; SCHEMATHESIS_EXAMPLES: of each endpoint (30).
+# serve_bodies.sh - bodies that are not requests, wrong types for every field, 1 GB, wrong lengths: see
+# serve_bodies.py. With schemathesis ($SCHEMATHESIS, or in PATH) its own requests made from openapi.json too;
+# SCHEMATHESIS_EXAMPLES: of each endpoint (30).
 . "$(dirname "$0")/../lib/serve_lib.bash"
 trained --steps 2
 cp -r "$TMP/run/step-2" "$TMP/plain"

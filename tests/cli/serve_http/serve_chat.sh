@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
-# serve_chat.sh - chats, the prefix cache, keys and limits, the load generator: see serve_chat.py; the reference's chats: serve_vectors.py. The model is a Hugging Face folder that
-# reshard wrote, with a chat template added.
+# serve_chat.sh - chats, the prefix cache, keys and limits, the load generator: see serve_chat.py; the
+# reference's chats: serve_vectors.py. The model is a Hugging Face folder that reshard wrote, with a chat
+# template added.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 trained --steps 4
 run reshard --format hf "$TMP/run/step-4" "$TMP/model"

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # all
-# serve_clients.sh - clients of other projects: the openai package (serve_openai.py), lm-eval (serve_lm_eval.py), schemathesis
-# (serve_schemathesis.py), Chromium on the page (serve_selenium.py), where the python ($PYTHON, else python3) has them. The model is a folder that reshard wrote, with a chat template put beside it.
+# serve_clients.sh - clients of other projects: the openai package (serve_openai.py), lm-eval
+# (serve_lm_eval.py), schemathesis (serve_schemathesis.py), Chromium on the page (serve_selenium.py), where
+# the python ($PYTHON, else python3) has them. The model is a folder that reshard wrote, with a chat template
+# put beside it.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 trained --steps 4
 run reshard --format hf "$TMP/run/step-4" "$TMP/model"

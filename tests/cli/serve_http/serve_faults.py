@@ -1,4 +1,5 @@
-"""serve_faults.py CHECKPOINT - ranks that die or stop: one line, every client gets an answer, all processes exit within 10 s, not with status 0."""
+"""serve_faults.py CHECKPOINT - ranks that die or stop: one line, every client gets an answer, all processes
+exit within 10 s, not with status 0."""
 import http.client
 import json
 import os
@@ -61,7 +62,9 @@ def under_load(rank, layout):
     def stream(i):
         c = http.client.HTTPConnection(s.host, s.port, timeout=30)
         try:
-            c.request("POST", "/v1/completions", json.dumps(dict(LONG, prompt=f"line {i}", max_tokens=1900, stream=True)), {"Content-Type": "application/json"})
+            c.request("POST", "/v1/completions",
+                      json.dumps(dict(LONG, prompt=f"line {i}", max_tokens=1900, stream=True)),
+                      {"Content-Type": "application/json"})
             r = c.getresponse()
             last = b""
             for line in r:
@@ -74,7 +77,8 @@ def under_load(rank, layout):
     def whole(i):
         begun.release()
         try:
-            status, data, _ = s.request("POST", "/v1/completions", dict(LONG, prompt=f"line {i}", max_tokens=1900), timeout=30)
+            status, data, _ = s.request("POST", "/v1/completions",
+                                        dict(LONG, prompt=f"line {i}", max_tokens=1900), timeout=30)
             ends[i] = (status, data)
         except (OSError, http.client.HTTPException) as e:
             ends[i] = (0, repr(e).encode())
@@ -85,8 +89,10 @@ def under_load(rank, layout):
         begun.acquire(timeout=20)
     ranks = s.ranks()
     end_by(name, s, ranks, rank, signal.SIGKILL, clients)
-    said = [e for e in ends if e and (e[0] == 503 or (e[0] == 200 and b'"error"' in e[1])) and b"stopping" in e[1]]
-    claim(f"{name}: every client is told, in a 503 or an event", len(said) == 32 and any(e[0] == 200 for e in said) and any(e[0] == 503 for e in said), (len(said), ends[:4]))
+    said = [e for e in ends if e and (e[0] == 503 or (e[0] == 200 and b'"error"' in e[1]))
+            and b"stopping" in e[1]]
+    claim(f"{name}: every client is told, in a 503 or an event", len(said) == 32
+          and any(e[0] == 200 for e in said) and any(e[0] == 503 for e in said), (len(said), ends[:4]))
 
 
 def alive(pid):
@@ -106,10 +112,12 @@ fault("rank 1 stopped while it computes", 2, 1, signal.SIGSTOP, True)
 s = Server(checkpoint, "--tp", 2)
 other = Server(checkpoint, "--port", s.port, wait=False)        # the later --port counts
 rc, err = other.wait()
-claim("a port that is taken is one line and status 1", rc == 1 and err.count("\n") == 1 and str(s.port) in err, (rc, err))
+claim("a port that is taken is one line and status 1", rc == 1 and err.count("\n") == 1
+      and str(s.port) in err, (rc, err))
 ranks = s.ranks()
 begin = time.monotonic()
-s.p.kill()                                                       # the launcher itself, which cannot report anything
+# the launcher itself, which cannot report anything
+s.p.kill()
 while any(alive(p) for p in ranks.values()) and time.monotonic() - begin < 15:
     time.sleep(0.05)
 claim("ranks whose launcher is gone end", time.monotonic() - begin < 10, f"{time.monotonic() - begin:.1f} s")

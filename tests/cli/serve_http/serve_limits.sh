@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick waits
-# serve_limits.sh - requests that take too long to compute, or to arrive; names that clients give to requests: see serve_limits.py.
+# serve_limits.sh - requests that take too long to compute, or to arrive; names that clients give to requests:
+# see serve_limits.py.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 trained --steps 2
 for option in request-timeout receive-timeout; do

@@ -1,5 +1,6 @@
-"""serve_load.py CHECKPOINT SECONDS CLIENTS - streams that many clients ask for at once, some of which disconnect: no error, constant resident memory,
-every complete answer equal to the one computed alone, pages that run out; then idle connections and slow readers, which must not slow others."""
+"""serve_load.py CHECKPOINT SECONDS CLIENTS - streams that many clients ask for at once, some of which
+disconnect: no error, constant resident memory, every complete answer equal to the one computed alone, pages
+that run out; then idle connections and slow readers, which must not slow others."""
 import asyncio
 import json
 import random
@@ -11,7 +12,8 @@ checkpoint, seconds, n_clients = sys.argv[1], float(sys.argv[2]), int(sys.argv[3
 rng = random.Random(5)
 BODIES = []
 for i in range(24):                        # greedy and drawn, of several pages and of none
-    body = dict(prompt=f"line {i}: " + "7 is left of seven " * (i % 5) * 2, max_tokens=rng.choice((3, 9, 40, 90)), ignore_eos=True, return_token_ids=True,
+    body = dict(prompt=f"line {i}: " + "7 is left of seven " * (i % 5) * 2,
+                max_tokens=rng.choice((3, 9, 40, 90)), ignore_eos=True, return_token_ids=True,
                 logprobs=1, temperature=i % 2, seed=i)
     BODIES.append(dict(body, cache_salt=f"{i % 3}"))
 
@@ -81,12 +83,15 @@ async def watch(s, load, samples):
 async def storm(s):
     load = Load(s)
     want = [await load.ask(b) for b in BODIES]
-    claim("every answer has its tokens", all(len(w[0]) == b["max_tokens"] and len(w[1]) == b["max_tokens"] for w, b in zip(want, BODIES)))
+    claim("every answer has its tokens",
+          all(len(w[0]) == b["max_tokens"] and len(w[1]) == b["max_tokens"] for w, b in zip(want, BODIES)))
     load.stop, samples = time.monotonic() + seconds, []
     await asyncio.gather(watch(s, load, samples), *(load.client(want, c) for c in range(n_clients)))
     claim("no client met an error", not load.errors, (len(load.errors), load.errors[:3]))
-    claim("every finished answer is the lone one", not load.wrong, (len(load.wrong), str(load.wrong[:1])[:600]))
-    claim("answers were finished and left", load.n_done > n_clients and load.n_left > n_clients // 8, (load.n_done, load.n_left))
+    claim("every finished answer is the lone one", not load.wrong,
+          (len(load.wrong), str(load.wrong[:1])[:600]))
+    claim("answers were finished and left", load.n_done > n_clients and load.n_left > n_clients // 8,
+          (load.n_done, load.n_left))
     third = len(samples) // 3
     early, late = max(samples[third // 2:third + 1]), max(samples[-third:])
     claim("resident memory stays", late < early * 1.02 + (1 << 20), (early, late))
@@ -112,7 +117,8 @@ async def beside(s):
         slow[-1][1].write(message(dict(BODIES[0], max_tokens=400)))
     await asyncio.sleep(1 if seconds < 60 else 3)
     after = min([await quiet_ms(s) for _ in range(3)])
-    claim("1000 idle connections and slow readers do not slow others", after < 2 * before + 5, f"{before:.2f} ms, beside them {after:.2f} ms")
+    claim("1000 idle connections and slow readers do not slow others", after < 2 * before + 5,
+          f"{before:.2f} ms, beside them {after:.2f} ms")
     print(f"a stream of {BODIES[1]['max_tokens']} tokens: {before:.2f} ms, beside 1000 idle connections and 8 slow readers {after:.2f} ms", flush=True)
     for r, w in idle + slow:
         w.close()
@@ -124,7 +130,8 @@ if claim("it starts", s.port is not None, b"".join(s.err)):
     if claim("it lives", s.p.poll() is None, b"".join(s.err)[-2000:]):
         asyncio.run(beside(s))
         status, metrics, _ = s.request("GET", "/metrics")
-        n = sum(float(line.split()[-1]) for line in metrics.decode().splitlines() if line.startswith("vllm:num_preemptions_total"))
+        n = sum(float(line.split()[-1]) for line in metrics.decode().splitlines()
+                if line.startswith("vllm:num_preemptions_total"))
         claim("pages ran out, and nothing was dropped", n > 0, metrics.decode()[:400])
     rc, err = s.stop()
     claim("the server ends well", rc == 0, (rc, err[-500:]))

@@ -1,4 +1,5 @@
-"""serve_openai.py MODEL TMP - the openai package's own view of the server: answers, streams, refusals, retries."""
+"""serve_openai.py MODEL TMP - the openai package's own view of the server: answers, streams, refusals,
+retries."""
 import sys
 import openai
 from serve_server import Server, claim, finish, together
@@ -8,16 +9,23 @@ c = openai.OpenAI(base_url=f"http://{s.host}:{s.port}/v1", api_key="any", timeou
 GREEDY = dict(model="m", temperature=0, max_tokens=12, extra_body={"ignore_eos": True})
 claim("the model is listed", [m.id for m in c.models.list()] == ["m"] and c.models.retrieve("m").id == "m")
 whole = c.completions.create(prompt="line 1", logprobs=2, **GREEDY)
-pieces = list(c.completions.create(prompt="line 1", stream=True, stream_options={"include_usage": True}, **GREEDY))
-claim("a completion", whole.usage.completion_tokens == 12 and whole.choices[0].finish_reason == "length" and len(whole.choices[0].logprobs.token_logprobs) == 12, whole)
-claim("its stream joins to it", "".join(p.choices[0].text for p in pieces if p.choices) == whole.choices[0].text and pieces[-1].usage.completion_tokens == 12)
+pieces = list(c.completions.create(prompt="line 1", stream=True, stream_options={"include_usage": True},
+                                   **GREEDY))
+claim("a completion", whole.usage.completion_tokens == 12 and whole.choices[0].finish_reason == "length"
+      and len(whole.choices[0].logprobs.token_logprobs) == 12, whole)
+claim("its stream joins to it",
+      "".join(p.choices[0].text for p in pieces if p.choices) == whole.choices[0].text
+      and pieces[-1].usage.completion_tokens == 12)
 several = c.completions.create(prompt=["line 1", "line 2"], n=2, seed=3, **dict(GREEDY, temperature=1))
-claim("two answers to each of two prompts", [x.index for x in several.choices] == [0, 1, 2, 3] and len({x.text for x in several.choices}) > 1)
+claim("two answers to each of two prompts", [x.index for x in several.choices] == [0, 1, 2, 3]
+      and len({x.text for x in several.choices}) > 1)
 HI = dict(GREEDY, messages=[{"role": "user", "content": "line 1"}])
 chat = c.chat.completions.create(logprobs=True, top_logprobs=2, **HI)
-claim("a chat", chat.choices[0].message.role == "assistant" and len(chat.choices[0].logprobs.content) == 12 and len(chat.choices[0].logprobs.content[0].top_logprobs) == 2, chat)
+claim("a chat", chat.choices[0].message.role == "assistant" and len(chat.choices[0].logprobs.content) == 12
+      and len(chat.choices[0].logprobs.content[0].top_logprobs) == 2, chat)
 deltas = list(c.chat.completions.create(stream=True, **HI))
-claim("its stream joins to it", "".join(d.choices[0].delta.content or "" for d in deltas) == chat.choices[0].message.content)
+claim("its stream joins to it",
+      "".join(d.choices[0].delta.content or "" for d in deltas) == chat.choices[0].message.content)
 with c.chat.completions.create(stream=True, **dict(HI, max_tokens=400)) as left:
     next(iter(left))
 claim("a stream may be left", True)
@@ -28,15 +36,20 @@ def refused(kind, what, ask):
         ask()
         claim(f"{what} is refused", False)
     except kind as e:
-        claim(f"{what} is refused with a body of OpenAI's form", isinstance(e.body, dict) and e.body.get("message") and e.body.get("type"), e.body)
+        claim(f"{what} is refused with a body of OpenAI's form", isinstance(e.body, dict)
+              and e.body.get("message") and e.body.get("type"), e.body)
     except openai.OpenAIError as e:
         claim(f"{what}: {kind.__name__}", False, repr(e))
 
 
-refused(openai.BadRequestError, "a wrong temperature", lambda: c.completions.create(prompt="a", **dict(GREEDY, temperature=-1)))
-refused(openai.NotFoundError, "another model", lambda: c.completions.create(prompt="a", **dict(GREEDY, model="other")))
-refused(openai.BadRequestError, "an unknown field", lambda: c.completions.create(prompt="a", **dict(GREEDY, extra_body={"no_such": 1})))
-refused(openai.BadRequestError, "a prompt that is too long", lambda: c.completions.create(prompt=[5] * 100000, **GREEDY))
+refused(openai.BadRequestError, "a wrong temperature",
+        lambda: c.completions.create(prompt="a", **dict(GREEDY, temperature=-1)))
+refused(openai.NotFoundError, "another model",
+        lambda: c.completions.create(prompt="a", **dict(GREEDY, model="other")))
+refused(openai.BadRequestError, "an unknown field",
+        lambda: c.completions.create(prompt="a", **dict(GREEDY, extra_body={"no_such": 1})))
+refused(openai.BadRequestError, "a prompt that is too long",
+        lambda: c.completions.create(prompt=[5] * 100000, **GREEDY))
 rc, err = s.stop()
 claim("the server ends well", rc == 0, (rc, err))
 
@@ -45,7 +58,8 @@ with open(f"{sys.argv[2]}/keys", "w") as f:
     f.write("right-key\n")
 s = Server(sys.argv[1], "--api-key-file", f"{sys.argv[2]}/keys", "--max-requests-per-key", 1)
 base = f"http://{s.host}:{s.port}/v1"
-wrong, patient = openai.OpenAI(base_url=base, api_key="wrong"), openai.OpenAI(base_url=base, api_key="right-key", max_retries=30, timeout=120)
+wrong, patient = openai.OpenAI(base_url=base, api_key="wrong"), openai.OpenAI(base_url=base,
+    api_key="right-key", max_retries=30, timeout=120)
 refused(openai.AuthenticationError, "a wrong key", lambda: wrong.completions.create(prompt="a", **GREEDY))
 slow = dict(GREEDY, max_tokens=200)
 hasty = patient.with_options(max_retries=0)

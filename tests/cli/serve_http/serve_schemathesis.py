@@ -1,5 +1,6 @@
-"""serve_schemathesis.py MODEL TMP - requests that schemathesis makes from openapi.json, valid and invalid, are never answered with a 5xx, and every answer has
-a status, a content type and a schema that the file names."""
+"""serve_schemathesis.py MODEL TMP - requests that schemathesis makes from openapi.json, valid and invalid,
+are never answered with a 5xx, and every answer has a status, a content type and a schema that the file
+names."""
 import json
 import re
 import subprocess
@@ -13,7 +14,8 @@ EXAMPLES, SECONDS = 20, 40
 s = Server(model, "--ctx", 256, "--max-batch", 8)
 spec = json.loads(s.request("GET", "/openapi.json")[1])
 # most generated requests would fail at a name, a length or a token that does not exist
-HERE = {"model": {"const": "m"}, "max_tokens": {"maximum": 40}, "max_completion_tokens": {"maximum": 40}, "min_tokens": {"maximum": 10}, "n": {"maximum": 4}}
+HERE = {"model": {"const": "m"}, "max_tokens": {"maximum": 40}, "max_completion_tokens": {"maximum": 40},
+        "min_tokens": {"maximum": 10}, "n": {"maximum": 4}}
 
 
 def narrow(x):
@@ -31,8 +33,10 @@ def narrow(x):
 narrow(spec)
 with open(f"{tmp}/openapi.json", "w") as f:
     json.dump(spec, f)
-run = subprocess.run([sys.executable, "-m", "schemathesis.cli", "run", f"{tmp}/openapi.json", "--url", f"http://{s.host}:{s.port}", "-c", CHECKS, "-n",
-                      str(EXAMPLES), "--max-time", str(SECONDS), "--seed", "1", "--no-shrink", "--phases", "examples,coverage,fuzzing", "--request-timeout", "30",
+run = subprocess.run([sys.executable, "-m", "schemathesis.cli", "run", f"{tmp}/openapi.json", "--url",
+                      f"http://{s.host}:{s.port}", "-c", CHECKS, "-n",
+                      str(EXAMPLES), "--max-time", str(SECONDS), "--seed", "1", "--no-shrink", "--phases",
+                      "examples,coverage,fuzzing", "--request-timeout", "30",
                       "--continue-on-failure"],
                      capture_output=True, text=True, cwd=tmp, timeout=200)
 claim("schemathesis finds nothing", run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:])

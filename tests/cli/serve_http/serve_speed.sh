@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # all
-# serve_speed.sh - continuous batching pays: see serve_speed.py. The model is larger than the caches of a core.
+# serve_speed.sh - continuous batching pays: see serve_speed.py. The model is larger than the caches of a
+# core.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3"; finish; }

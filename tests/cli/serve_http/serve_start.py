@@ -1,4 +1,5 @@
-"""serve_start.py TMP - health while weights come slowly from a URL, a signal meanwhile, a context of millions, threads with CPUs of their own."""
+"""serve_start.py TMP - health while weights come slowly from a URL, a signal meanwhile, a context of
+millions, threads with CPUs of their own."""
 import http.server
 import json
 import os
@@ -29,7 +30,8 @@ class Slow(http.server.BaseHTTPRequestHandler):
         lo, _, hi = (self.headers.get("Range") or f"bytes=0-{len(data) - 1}")[6:].partition("-")
         lo, hi = int(lo), min(int(hi or len(data) - 1), len(data) - 1)
         self.send_response(206 if self.headers.get("Range") else 200)
-        for k, v in (("ETag", '"1"'), ("Content-Range", f"bytes {lo}-{hi}/{len(data)}"), ("Content-Length", str(hi + 1 - lo))):
+        for k, v in (("ETag", '"1"'), ("Content-Range", f"bytes {lo}-{hi}/{len(data)}"),
+                     ("Content-Length", str(hi + 1 - lo))):
             self.send_header(k, v)
         self.end_headers()
         try:
@@ -72,8 +74,10 @@ while s.p.poll() is None and time.monotonic() - s.begin < 60:
     refused = refused or s.request("POST", "/v1/completions", {"prompt": "a"})[0]
     time.sleep(0.03)
 progress = [x[1] for x in seen]
-claim("health is 503 while weights are read", len(seen) > 2 and all(x[0] == 503 and x[2] for x in seen), seen[:3])
-claim("with a progress that grows", progress == sorted(progress) and len(set(progress)) > 2 and progress[0] < 1 and progress[-1] > 0, progress)
+claim("health is 503 while weights are read", len(seen) > 2 and all(x[0] == 503 and x[2] for x in seen),
+      seen[:3])
+claim("with a progress that grows", progress == sorted(progress) and len(set(progress)) > 2
+      and progress[0] < 1 and progress[-1] > 0, progress)
 claim("everything else is a 503, too", models == 503 and refused == 503, (models, refused))
 claim("then it is ready", s.health() == 200)
 url = s.complete(prompt="line 7", max_tokens=5, temperature=0, logprobs=1)
@@ -98,8 +102,10 @@ def ended_early(layout, when):
     rc, err = s.stop()
     took = time.monotonic() - begin
     claim(f"{what}: ends within 10 s", took < 10, took)
-    claim(f"{what}: status 1, and one line", rc == 1 and err.count("\n") == 1 and "stopped by a signal while http" in err or
-          (when is at_once and rc == -signal.SIGTERM and not err), (rc, err))         # a busy machine: it had not even begun
+    claim(f"{what}: status 1, and one line", rc == 1 and err.count("\n") == 1
+          and "stopped by a signal while http" in err or
+          # a busy machine: it had not even begun
+          (when is at_once and rc == -signal.SIGTERM and not err), (rc, err))
     claim(f"{what}: no rank is left", not any(alive(p) for p in ranks.values()), ranks)
 
 
@@ -132,23 +138,29 @@ s = Server(f"{tmp}/m/long", "--prefill-chunk", 1000, "--threads", 2)
 claim("50 million positions are not waited for", s.port is not None and s.ready_s < 10, (s.ready_s, s.err))
 local = s.complete(prompt="line 7", max_tokens=5, temperature=0, logprobs=1)
 claim("a URL gives the answer of the folder", url["choices"] == local["choices"], (url, local))
-claim("and the same weights, by name", url["system_fingerprint"] == local["system_fingerprint"] == "contract1-fp32-" + os.environ["DIGEST"], url)
-got = s.complete(prompt=w["ids"], max_tokens=0, echo=True, logprobs=0)["choices"][0]["logprobs"]["token_logprobs"]
-claim("5,000 tokens have the trainer's log-probs, bit for bit", len(got) == len(w["ids"]) > 4900 and [bits(x) for x in got[1:]] == [bits(x) for x in w["logprobs"][1:]])
+claim("and the same weights, by name",
+      url["system_fingerprint"] == local["system_fingerprint"] == "contract1-fp32-" + os.environ["DIGEST"],
+      url)
+got = s.complete(prompt=w["ids"], max_tokens=0, echo=True,
+                 logprobs=0)["choices"][0]["logprobs"]["token_logprobs"]
+claim("5,000 tokens have the trainer's log-probs, bit for bit", len(got) == len(w["ids"]) > 4900
+      and [bits(x) for x in got[1:]] == [bits(x) for x in w["logprobs"][1:]])
 
 
 def cpus():
     """Of every thread: the CPUs it may run on."""
     out = []
     for t in os.listdir(f"/proc/{s.p.pid}/task"):
-        out += [line.split()[1] for line in open(f"/proc/{s.p.pid}/task/{t}/status") if line.startswith("Cpus_allowed_list")]
+        out += [line.split()[1] for line in open(f"/proc/{s.p.pid}/task/{t}/status")
+                if line.startswith("Cpus_allowed_list")]
     return out
 
 
 all_cpus = [line.split()[1] for line in open("/proc/self/status") if line.startswith("Cpus_allowed_list")][0]
 if os.sched_getaffinity(0) and len(os.sched_getaffinity(0)) >= 2:
     tied = [c for c in cpus() if c != all_cpus]
-    claim("the two threads that compute have CPUs of their own, others any", len(tied) == 2 and len(set(tied)) == 2 and len(cpus()) > 3, cpus())
+    claim("the two threads that compute have CPUs of their own, others any", len(tied) == 2
+          and len(set(tied)) == 2 and len(cpus()) > 3, cpus())
 rc, err = s.stop()
 claim("it ends well, too", rc == 0, (rc, err))
 os.environ["SHARDLINE_PIN"] = "off"
@@ -160,7 +172,8 @@ ends = {}
 
 
 def ask(name, n, priority, choices=1):
-    ends[name] = (s.complete(prompt="line 1", max_tokens=n, n=choices, temperature=0, ignore_eos=True, logprobs=1, priority=priority)["choices"][0], time.monotonic())
+    ends[name] = (s.complete(prompt="line 1", max_tokens=n, n=choices, temperature=0, ignore_eos=True,
+                             logprobs=1, priority=priority)["choices"][0], time.monotonic())
 
 
 ask("alone", 900, 0)
@@ -170,7 +183,8 @@ for t in threads:
     time.sleep(0.1)
 for t in threads:
     t.join()
-claim("a lower priority number takes the place of a running answer", ends["first"][1] < ends["late"][1], {k: v[1] for k, v in ends.items()})
+claim("a lower priority number takes the place of a running answer", ends["first"][1] < ends["late"][1],
+      {k: v[1] for k, v in ends.items()})
 claim("which has the bits it has alone", ends["late"][0] == ends["alone"][0])
 s.stop()
 finish()

@@ -1,5 +1,6 @@
-"""serve_vectors.py MODEL TMP CHAT - every vector of the reference in the folder CHAT, its messages sent to /tokenize: a byte model's tokens are the
-text's bytes, then two special tokens. What the API cannot express (tools, contents that are objects) and what the template forbids is a 400."""
+"""serve_vectors.py MODEL TMP CHAT - every vector of the reference in the folder CHAT, its messages sent to
+/tokenize: a byte model's tokens are the text's bytes, then two special tokens. What the API cannot express
+(tools, contents that are objects) and what the template forbids is a 400."""
 import json
 import shutil
 import sys
@@ -10,19 +11,25 @@ rows = [json.loads(line) for line in open(f"{chat}/vectors.jsonl")]
 
 
 def sent(s, row):
-    body = dict(messages=row["messages"], add_generation_prompt=row["add_generation_prompt"], chat_template_kwargs=row["extra"] or None)
-    status, data, _ = s.request("POST", "/tokenize", {k: v for k, v in dict(body, tools=row["tools"] or None).items() if v is not None})
+    body = dict(messages=row["messages"], add_generation_prompt=row["add_generation_prompt"],
+                chat_template_kwargs=row["extra"] or None)
+    status, data, _ = s.request("POST", "/tokenize",
+                                {k: v for k, v in dict(body, tools=row["tools"] or None).items()
+                                 if v is not None})
     return status, json.loads(data)
 
 
 def check(s, i, row):
-    said = "tools" if row["tools"] else "messages" if "error" in row or any(isinstance(m["content"], dict) for m in row["messages"]) else None
+    said = "tools" if row["tools"] else "messages" if "error" in row or any(isinstance(m["content"], dict)
+        for m in row["messages"]) else None
     status, answer = sent(s, row)
     if said:
-        return claim(f"vector {i} is refused by name", status == 400 and answer["error"]["param"] == said, (status, answer))
+        return claim(f"vector {i} is refused by name", status == 400 and answer["error"]["param"] == said,
+                     (status, answer))
     special = {256: row["bos_token"], 257: row["eos_token"]}
     text = b"".join(special[t].encode() if t in special else bytes([t]) for t in answer.get("tokens", ()))
-    claim(f"vector {i} has the reference's text", status == 200 and text == row["text"].encode(), (row["text"], answer))
+    claim(f"vector {i} has the reference's text", status == 200 and text == row["text"].encode(),
+          (row["text"], answer))
 
 
 def rewrite(path, **changes):
@@ -38,7 +45,9 @@ for name in sorted({r["template"] for r in rows}):
     shutil.copy(f"{chat}/{name}.jinja", f"{folder}/chat_template.jinja")
     bos, eos = mine[0][1]["bos_token"], mine[0][1]["eos_token"]
     rewrite(f"{folder}/tokenizer_config.json", bos_token=bos, eos_token=eos)
-    rewrite(f"{folder}/tokenizer.json", added_tokens=[dict(id=256 + k, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+    rewrite(f"{folder}/tokenizer.json",
+            added_tokens=[dict(id=256 + k, content=t, single_word=False, lstrip=False, rstrip=False,
+                               normalized=False, special=True)
                                                       for k, t in enumerate((bos, eos))])
     s = Server(folder)
     if claim(f"{name}: starts", s.port is not None, b"".join(s.err)):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# bench_run.sh - tests/bench/run: a bench without its hardware is passed over, and the line of rows still comes; one that was asked for by name,
-# or that fails, ends it.
+# bench_run.sh - tests/bench/run: a bench without its hardware is passed over, and the line of rows still
+# comes; one that was asked for by name, or that fails, ends it.
 . "$(dirname "$0")/../lib/lib.bash"
 benches=$TMP/build/tests/bench
 mkdir -p "$benches" "$TMP/build/bin" "$TMP/tests/bench"

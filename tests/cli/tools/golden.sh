@@ -7,8 +7,9 @@
 #   ! ptrain: unknown option --stepz: did you mean --steps
 #   = 2
 #
-# Behind "$ command" (run by bash in a fresh folder, $BIN first in PATH): "> line" of stdout, "! line" of stderr, "= status"
-# (0 when not said). A line that ends in "..." may go on; "...": any lines from here on. `golden.sh -u FILE` rewrites a file from what happens.
+# Behind "$ command" (run by bash in a fresh folder, $BIN first in PATH): "> line" of stdout, "! line" of
+# stderr, "= status" (0 when not said). A line that ends in "..." may go on; "...": any lines from here on.
+# `golden.sh -u FILE` rewrites a file from what happens.
 here=$(cd "$(dirname "$0")" && pwd)
 [ "${1:-}" = -u ] && { update=$2 BIN=${BIN:-$here/../../../build/bin} TMP=${TMP:-$(mktemp -d)}; }
 . "$here/../lib/lib.bash"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# harness.sh - the harness itself: it reports a crash, a hang, a missing last line; the checks of the source report what they must.
+# harness.sh - the harness itself: it reports a crash, a hang, a missing last line; the checks of the source
+# report what they must.
 . "$(dirname "$0")/../lib/lib.bash"
 top=$(cd "$(dirname "$0")/../../.." && pwd)
 
@@ -44,9 +45,11 @@ claim "and the report asks" has "$out" "was it built"
 rm "$TMP/t/unit/bad_test.c"
 
 if command -v mpirun >/dev/null; then
-    program ranks/r_test '[ $OMPI_COMM_WORLD_RANK = 0 ] && echo "2 passed, 0 failed, 0 skipped"; exit 0' '/* ranks: 1 3 */'
+    program ranks/r_test '[ $OMPI_COMM_WORLD_RANK = 0 ] && echo "2 passed, 0 failed, 0 skipped"; exit 0' \
+        '/* ranks: 1 3 */'
     go quick --only ranks/
-    claim "a ranks test runs once for every number of ranks" [ "$rc/$last" = "0/4 passed, 0 failed, 0 skipped" ]
+    claim "a ranks test runs once for every number of ranks" [ "$rc/$last" = \
+        "0/4 passed, 0 failed, 0 skipped" ]
     claim "and says it" has "$out" "ranks/r_test, 3 ranks"
     program ranks/r_test '[ $OMPI_COMM_WORLD_RANK = 0 ] && echo "2 passed, 0 failed, 0 skipped" && exit 0
                           echo "1 passed, 1 failed, 0 skipped"; exit 1' '/* ranks: 2 */'
@@ -175,7 +178,8 @@ golden '# text' '$ printf "a\n  b\n"; echo oops >&2; exit 3' '> a' '>   b' '! oo
 claim "a golden file passes" [ "$rc/$last" = "0/2 passed, 0 failed, 0 skipped" ]
 golden '$ printf "a 12\nb\nc\n"' '> a ...' '> ...'
 claim "dots stand for what may differ" [ "$rc/$last" = "0/1 passed, 0 failed, 0 skipped" ]
-for wrong in '$ echo a|> b' '$ echo a' '$ true|> a' '$ echo a >&2|> a' '$ exit 2|= 1' '$ exit 2' '$ printf "a\nb\n"|> a' '$ true|what'; do
+for wrong in '$ echo a|> b' '$ echo a' '$ true|> a' '$ echo a >&2|> a' '$ exit 2|= 1' '$ exit 2' \
+    '$ printf "a\nb\n"|> a' '$ true|what'; do
     mapfile -t lines <<<"${wrong//|/$'\n'}"
     golden "${lines[@]}"
     claim "a golden file that differs fails: $wrong" [ $rc = 1 ]

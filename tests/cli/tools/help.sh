@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # quick
-# help.sh - what every program prints about itself: help of at most 100 columns with examples and one default an option, a man page without
-# warnings, completion in bash, zsh and fish. All of it comes from the tables of options. Also: words of other tools, mistyped commands.
+# help.sh - what every program prints about itself: help of at most 100 columns with examples and one default
+# an option, a man page without warnings, completion in bash, zsh and fish. All of it comes from the tables of
+# options. Also: words of other tools, mistyped commands.
 . "$(dirname "$0")/../lib/lib.bash"
 programs="ptrain reshard pserve ptok memplan plot pbench"
-at_most() { awk -v n="$1" '{ gsub(/[\200-\277]/, ""); if (length($0) > n) { print; bad = 1 } } END { exit bad }'; }
+at_most() {
+    awk -v n="$1" '{ gsub(/[\200-\277]/, ""); if (length($0) > n) { print; bad = 1 } } END { exit bad }'
+}
 one_default() {             # of every option: its lines joined
     awk '/^  [^ ]/ { if (gsub(/\(default/, "(default", row) > 1) { print row; bad = 1 } row = "" } { row = row $0 } END { exit bad }' <<<"$1"
 }
@@ -17,7 +20,9 @@ for p in $programs "reshard inspect" "reshard diff" "reshard fetch"; do
     claim "$p: one default an option" one_default "$out"
 done
 run reshard --help
-for c in inspect verify digest diff plan fetch; do claim "reshard --help names $c" has "$out" $'\n'"  reshard $c "; done
+for c in inspect verify digest diff plan fetch; do
+    claim "reshard --help names $c" has "$out" $'\n'"  reshard $c "
+done
 
 if command -v groff >/dev/null; then
     for p in $programs; do
@@ -54,8 +59,11 @@ done
 if command -v fish >/dev/null; then
     run reshard --completion fish
     echo "$out" >"$TMP/r.fish"
-    claim "fish: commands" [ "$(HOME=$TMP fish -c "source $TMP/r.fish; complete -C'reshard di'" | cut -f1 | grep -v / | xargs)" = "diff digest" ]
-    claim "fish: values" [ "$(HOME=$TMP fish -c "source $TMP/r.fish; complete -C'reshard --dtype b'" | cut -f1 | xargs)" = bf16 ]
+    claim "fish: commands" [ \
+        "$(HOME=$TMP fish -c "source $TMP/r.fish; complete -C'reshard di'" | cut -f1 | grep -v / | xargs)" = \
+            "diff digest" ]
+    claim "fish: values" [ \
+        "$(HOME=$TMP fish -c "source $TMP/r.fish; complete -C'reshard --dtype b'" | cut -f1 | xargs)" = bf16 ]
 fi
 
 run pserve x --tensor-parallel-size 2
@@ -70,5 +78,6 @@ run ptrain --learning-rate 1
 claim "learning-rate" [ "$rc $err" = "2 ptrain: unknown option --learning-rate: did you mean --lr" ]
 cd "$TMP" || exit 1
 run reshard verfy ckpt
-claim "a mistyped command is named" [ "$rc $err" = "2 reshard: verfy is neither a command nor a checkpoint here: did you mean reshard verify" ]
+claim "a mistyped command is named" [ "$rc $err" = \
+    "2 reshard: verfy is neither a command nor a checkpoint here: did you mean reshard verify" ]
 finish

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# live_view.sh - the progress line on a terminal: it shows what the log has, never wraps and follows a resize; without a terminal it is plain lines.
-# Needs python3 for a terminal.
+# live_view.sh - the progress line on a terminal: it shows what the log has, never wraps and follows a resize;
+# without a terminal it is plain lines. Needs python3 for a terminal.
 . "$(dirname "$0")/../lib/train_lib.bash"
 command -v python3 >/dev/null || { skip "no python3 to be a terminal"; finish; }
 text 1 20000 >"$TMP/text"
@@ -35,7 +35,10 @@ frames = lambda text: [f.split("\r")[0].split("\n")[0] for f in text.decode().sp
 print(json.dumps({"frames": frames(said), "later": frames(said[at:])[2:] if at else [], "rc": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}))
 PY
 common=(--data "$TMP/text" --model tiny --seq-len 64 --global-batch 4 --threads 1)
-view() { run python3 "$TMP/view.py" "$1" "$BIN/ptrain" "${common[@]}" --out "$TMP/$2" --log "$TMP/$2.jsonl" "${@:3}"; printf '%s\n' "$out" >"$TMP/$2.seen"; }
+view() {
+    run python3 "$TMP/view.py" "$1" "$BIN/ptrain" "${common[@]}" --out "$TMP/$2" --log "$TMP/$2.jsonl" \
+        "${@:3}"; printf '%s\n' "$out" >"$TMP/$2.seen"
+}
 cat >"$TMP/common.py" <<'PY'
 import json, re, sys
 def seen(name):
@@ -85,6 +88,7 @@ view 150,40 resized --steps 80
 claim "a terminal that shrinks: so does the line" narrow resized 40 later
 
 train plain --steps 20
-claim "no terminal: no control characters" eval '[ $rc = 0 ] && [[ $err != *$'"'\\r'"'* && $err != *$'"'\\033'"'* ]]'
+claim "no terminal: no control characters" eval \
+    '[ $rc = 0 ] && [[ $err != *$'"'\\r'"'* && $err != *$'"'\\033'"'* ]]'
 claim "the first and the last step at least" eval '[[ $err == *"step 1/20"* && $err == *"step 20/20"* ]]'
 finish

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # quick
-# plot.sh - the curves of runs: in the terminal, as SVG, as PNG; one run or several; what is no log is refused.
+# plot.sh - the curves of runs: in the terminal, as SVG, as PNG; one run or several; what is no log is
+# refused.
 . "$(dirname "$0")/../lib/lib.bash"
 cd "$TMP" || exit 1
-# curve FILE FACTOR: 40 steps that fall, events between, one step without a number, a last line that was cut off
+# curve FILE FACTOR: 40 steps that fall, events between, one step without a number, a last line that was cut
+# off
 curve() {
     awk -v k="$2" 'BEGIN { for (i = 1; i <= 40; i++) { printf "{\"step\":%d,\"loss\":%s,\"lr\":0.1}\n", i, i == 7 ? "null" : k / i;
         if (i % 10 == 0) printf "{\"event\":\"eval\",\"step\":%d,\"eval_loss\":%g}\n", i, 2 * k / i } printf "{\"step\":41,\"lo" }' >"$1"
@@ -24,10 +26,12 @@ claim "with what they are, and where they end" has "$out" "b b<&>.jsonl: last 0.
 run plot a.jsonl 'b<&>.jsonl' --color always
 claim "by colours where there are" has "$out" $'\033[31m'
 run plot a.jsonl --y eval_loss --svg q.svg
-claim "another figure" [ $rc = 0 ] && claim "its points only" [ "$(grep '#1f6feb' q.svg | grep -o '[0-9.]*,[0-9.]* ' | wc -l)" = 4 ]
+claim "another figure" [ $rc = 0 ] &&
+    claim "its points only" [ "$(grep '#1f6feb' q.svg | grep -o '[0-9.]*,[0-9.]* ' | wc -l)" = 4 ]
 awk 'BEGIN { for (i = 1; i <= 9; i++) printf "{\"step\":%d,\"loss\":1,\"expert_load\":[%g,2,%g]}\n", i, 4 / i, 1 + i / 10 }' >experts.jsonl
 run plot experts.jsonl --y expert_load
-claim "a figure with an item a layer: a curve each" [ "$rc $(grep -c 'experts.jsonl \[[012]\]: last' <<<"$out")" = "0 3" ]
+claim "a figure with an item a layer: a curve each" [ \
+    "$rc $(grep -c 'experts.jsonl \[[012]\]: last' <<<"$out")" = "0 3" ]
 claim "each with its own end" has "$out" "c experts.jsonl [2]: last 1.9"
 run plot experts.jsonl experts.jsonl --y expert_load.0
 claim "one item of it" [ "$rc $(grep -c 'experts.jsonl \[0\]: last 0.444444' <<<"$out")" = "0 2" ]
@@ -35,7 +39,8 @@ echo '{"step":10,"expert_load":[null,3,1,7]}' >>experts.jsonl
 run plot experts.jsonl --y expert_load
 claim "a list with a gap, and one more item" [ "$rc $(grep -c 'last [0-9]' <<<"$out")" = "0 4" ]
 run plot experts.jsonl --y expert_load.4
-claim "an item that is none" [ "$rc $err" = "2 plot: experts.jsonl: no line with a number for expert_load.4: choose another --y" ]
+claim "an item that is none" [ "$rc $err" = \
+    "2 plot: experts.jsonl: no line with a number for expert_load.4: choose another --y" ]
 if command -v python3 >/dev/null; then
     cat >check.py <<'PY'
 import struct, sys, xml.etree.ElementTree as E, zlib
@@ -85,7 +90,8 @@ refused() {
     local what=$1 text=$2 status=$3
     shift 3
     run plot "$@"
-    claim "$what" [ $rc = "$status" ] && claim "$what: in one line" [ "$(wc -l <<<"$err")" = 1 ] && claim "$what: which says what to do" has "$err" "$text"
+    claim "$what" [ $rc = "$status" ] && claim "$what: in one line" [ "$(wc -l <<<"$err")" = 1 ] &&
+        claim "$what: which says what to do" has "$err" "$text"
 }
 : >empty
 echo '{"event":"x"}' >other

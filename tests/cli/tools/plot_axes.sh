@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
-# plot_axes.sh - plot's axes: round ticks, logarithms, time and tokens; running means; event files that TensorBoard reads; tools/follow-log.
-# With PYTHON, a python3 that has the package tensorboard, that package reads the events too.
+# plot_axes.sh - plot's axes: round ticks, logarithms, time and tokens; running means; event files that
+# TensorBoard reads; tools/follow-log. With PYTHON, a python3 that has the package tensorboard, that package
+# reads the events too.
 . "$(dirname "$0")/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3 to read the events"; finish; }
 tools=$(cd "$lib_dir/../../.." && pwd)/tools
@@ -48,7 +49,8 @@ run python3 means.py
 claim "a running mean, without the bias of its start" [ $rc = 0 ]
 printf '{"step":1,"loss":-1}\n{"step":2,"loss":0}\n' >low.jsonl
 run plot low.jsonl --log-y
-claim "nothing above 0 on a logarithmic axis is refused" eval '[ $rc = 2 ] && [[ $err == *"leave the logarithmic axis out"* ]]'
+claim "nothing above 0 on a logarithmic axis is refused" eval \
+    '[ $rc = 2 ] && [[ $err == *"leave the logarithmic axis out"* ]]'
 run plot low.jsonl --x time
 claim "a log without times has no time axis" has "$err" "no line with a number for loss and for time"
 run plot low.jsonl
@@ -57,7 +59,8 @@ claim "and is drawn over steps" eval '[ $rc = 0 ] && [ "$(ticks)" = "0 -0.2 -0.4
 # ---- TensorBoard ----
 run plot run.jsonl --tensorboard tb
 run plot run.jsonl --tensorboard tb
-claim "one event file a run, also the second time" [ "$(find tb -type f)" = tb/run/events.out.tfevents.1000.shardline ]
+claim "one event file a run, also the second time" [ "$(find tb -type f)" = \
+    tb/run/events.out.tfevents.1000.shardline ]
 cat >events.py <<'PY'
 import struct
 data, at, events = open("tb/run/events.out.tfevents.1000.shardline", "rb").read(), 0, []
@@ -136,9 +139,11 @@ class SummaryWriter:
     def close(self): print("close")
 PY
 run env PYTHONPATH=stand python3 -B "$tools/follow-log" --to wandb --project p run.jsonl
-claim "to Weights & Biases: options, every step, the end" eval '[ $rc = 0 ] && [ "$(wc -l <<<"$out")" = 64 ] && [[ $out == "init {'"'project': 'p', 'name': 'run'}"'"*"config {'"'lr': 0.1}"'"*"60 {'"'eval_loss': 9.5}"'"*finish ]]'
+claim "to Weights & Biases: options, every step, the end" eval \
+    '[ $rc = 0 ] && [ "$(wc -l <<<"$out")" = 64 ] && [[ $out == "init {'"'project': 'p', 'name': 'run'}"'"*"config {'"'lr': 0.1}"'"*"60 {'"'eval_loss': 9.5}"'"*finish ]]'
 head -n 30 run.jsonl >part.jsonl
 printf '{"step":30,"lo' >>part.jsonl
 run env PYTHONPATH=stand python3 -B "$tools/follow-log" --once --dir d part.jsonl
-claim "to TensorBoard: what is there, without the line that is not whole" eval '[ $rc = 0 ] && [[ $out == "folder d"*"loss 85.7"*" 29 2740.5"*close ]]'
+claim "to TensorBoard: what is there, without the line that is not whole" eval \
+    '[ $rc = 0 ] && [[ $out == "folder d"*"loss 85.7"*" 29 2740.5"*close ]]'
 finish

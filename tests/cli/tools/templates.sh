@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # all
-# templates.sh - published chat templates against Jinja's own sandbox: the same text, or an error from both. TEMPLATES=FOLDER has NAME.jinja files; they
-# are not part of this repository, because their licences are those of their models. Without one the templates of FIXTURES are taken.
+# templates.sh - published chat templates against Jinja's own sandbox: the same text, or an error from both.
+# TEMPLATES=FOLDER has NAME.jinja files; they are not part of this repository, because their licences are
+# those of their models. Without one the templates of FIXTURES are taken.
 . "$(dirname "$0")/../lib/lib.bash"
 python=${PYTHON:-python3}
 "$python" -c 'import jinja2' 2>/dev/null || { skip "no python with jinja2"; finish; }
 folder=${TEMPLATES:-${FIXTURES:+$FIXTURES/hf/chat}}
-ls "$folder"/*.jinja >/dev/null 2>&1 || { skip "TEMPLATES is not set: no published template was rendered"; finish; }
+ls "$folder"/*.jinja >/dev/null 2>&1 ||
+    { skip "TEMPLATES is not set: no published template was rendered"; finish; }
 "$python" -B "$(dirname "$0")/templates.py" "$BIN/ptok" "$folder" >"$TMP/said" 2>"$TMP/.err"
 rc=$?
 grep -A 3 '^FAIL' "$TMP/said"

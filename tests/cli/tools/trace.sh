@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# trace.sh - --trace FILE: one file of all ranks and threads that parses, with kernels, collectives and waits; and the same bits.
+# trace.sh - --trace FILE: one file of all ranks and threads that parses, with kernels, collectives and waits;
+# and the same bits.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 60000 >"$TMP/text"
 config "$TMP/model.json" vocab_size=256
@@ -26,16 +27,22 @@ plain="$state$bits"
 train traced --tp 2 --ranks 4 --trace "$TMP/t.json"
 claim "the trace changes no bit" [ "$state$bits" = "$plain" ]
 for r in 0 1 2 3; do
-    claim "rank $r: products with their shapes" some "$TMP/t.json" "e['pid'] == $r and e['name'] == 'linear' and e['cat'] == 'kernel' and a['shape'].count('x') == 2"
-    claim "rank $r: attention" some "$TMP/t.json" "e['pid'] == $r and e['name'] == 'attn' and e['cat'] == 'kernel'"
-    claim "rank $r: the optimizer's element counts" some "$TMP/t.json" "e['pid'] == $r and e['name'] == 'adamw' and e['cat'] == 'kernel' and int(a['shape']) > 0"
-    claim "rank $r: sums of tp with bytes" some "$TMP/t.json" "e['pid'] == $r and e['name'] == 'all_reduce' and a['group'] == 'tp' and a['bytes'] > 0 and a['ranks'] == 2"
-    claim "rank $r: sums of gradients over dp" some "$TMP/t.json" "e['pid'] == $r and e.get('cat') == 'comm' and a.get('group') == 'dp' and a.get('bytes', 0) > 0"
+    claim "rank $r: products with their shapes" some "$TMP/t.json" \
+        "e['pid'] == $r and e['name'] == 'linear' and e['cat'] == 'kernel' and a['shape'].count('x') == 2"
+    claim "rank $r: attention" some "$TMP/t.json" \
+        "e['pid'] == $r and e['name'] == 'attn' and e['cat'] == 'kernel'"
+    claim "rank $r: the optimizer's element counts" some "$TMP/t.json" \
+        "e['pid'] == $r and e['name'] == 'adamw' and e['cat'] == 'kernel' and int(a['shape']) > 0"
+    claim "rank $r: sums of tp with bytes" some "$TMP/t.json" \
+        "e['pid'] == $r and e['name'] == 'all_reduce' and a['group'] == 'tp' and a['bytes'] > 0 and a['ranks'] == 2"
+    claim "rank $r: sums of gradients over dp" some "$TMP/t.json" \
+        "e['pid'] == $r and e.get('cat') == 'comm' and a.get('group') == 'dp' and a.get('bytes', 0) > 0"
     claim "rank $r: three steps" [ "$(count "$TMP/t.json" "e['pid'] == $r and e['name'] == 'step'")" = 3 ]
 done
 claim "waits" some "$TMP/t.json" "e.get('cat') == 'wait' and e['dur'] > 0"
 claim "the second thread works too" some "$TMP/t.json" "e['tid'] == 1 and e.get('cat') == 'work'"
-claim "no event ends before it begins" [ "$(count "$TMP/t.json" "e['ph'] == 'X' and (e['dur'] < 0 or e['ts'] < 0)")" = 0 ]
+claim "no event ends before it begins" [ \
+    "$(count "$TMP/t.json" "e['ph'] == 'X' and (e['dur'] < 0 or e['ts'] < 0)")" = 0 ]
 
 run pserve "$TMP/traced/step-3" --tp 2 --once "the" --max-tokens 3 --trace "$TMP/s.json"
 claim "pserve: both ranks' products" some "$TMP/s.json" "e['name'] == 'linear' and e['pid'] == 1"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
-# bytelm.sh - a run that learns something: a byte model of a million parameters on real text, beside the reference's run of the same budget. Quick: its
-# first steps are the same numbers. bytelm_all.sh: all 300; the last losses and the validation loss are matched. Needs $FIXTURES and python3.
+# bytelm.sh - a run that learns something: a byte model of a million parameters on real text, beside the
+# reference's run of the same budget. Quick: its first steps are the same numbers. bytelm_all.sh: all 300; the
+# last losses and the validation loss are matched. Needs $FIXTURES and python3.
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../lib/lib.bash"
 steps=${BYTELM_STEPS:-12}
@@ -15,7 +16,8 @@ claim "$steps steps end well" [ $rc = 0 ] || finish
 val=0
 if [ "$steps" = 300 ]; then
     run "$BIN/ptrain" --eval-only --init "$TMP/out/step-300" --eval-data "$ref/val.u16" --seq-len 256
-    claim "it is evaluated" [ $rc = 0 ] && claim "on every window of the validation text" has "$out" '"windows":255,'
+    claim "it is evaluated" [ $rc = 0 ] &&
+        claim "on every window of the validation text" has "$out" '"windows":255,'
     val=$(sed -n 's/.*"loss":\([0-9.]*\).*/\1/p' <<<"$out")
 fi
 cat >"$TMP/compare.py" <<'PY'

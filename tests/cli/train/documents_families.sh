@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
 # all
-# documents_families.sh - what documents.sh is to Llama, for the other families: a sliding window that ends with its document, positions that are learned
-# and begin anew, norms of heads, biases with YaRN. The same bits at every layout, and the loss of a packed sequence is that of its documents alone.
-# (Beside transformers, with its positions and masks: parity_families.sh.)
+# documents_families.sh - what documents.sh is to Llama, for the other families: a sliding window that ends
+# with its document, positions that are learned and begin anew, norms of heads, biases with YaRN. The same
+# bits at every layout, and the loss of a packed sequence is that of its documents alone. (Beside
+# transformers, with its positions and masks: parity_families.sh.)
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 5 12000 >"$TMP/words"
-fold -w 150 "$TMP/words" | awk 'BEGIN { srand(3) } { print "{\"text\":\"" substr($0, 1, 1 + int(rand() * 60)) "\"}" }' | tr -d '\r' >"$TMP/docs.jsonl"
+fold -w 150 "$TMP/words" |
+    awk 'BEGIN { srand(3) } { print "{\"text\":\"" substr($0, 1, 1 + int(rand() * 60)) "\"}" }' |
+        tr -d '\r' >"$TMP/docs.jsonl"
 run "$BIN/ptok" prepare --tokenizer bytes "$TMP/docs.jsonl" --out "$TMP/docs.bin"
 claim "ptok knows the documents" [ $rc = 0 ]
 
-# documents of 20, 13 and 31 bytes in a sequence of 64; each alone behind the same first bytes, so that the last token has its target
+# documents of 20, 13 and 31 bytes in a sequence of 64; each alone behind the same first bytes, so that the
+# last token has its target
 head -c 65 "$TMP/words" | tr '\n' ' ' >"$TMP/long"
 piece() { tail -c +$(($1 + 1)) "$TMP/long" | head -c "$2"; }
 at=(0 20 33) len=(20 13 31)
@@ -24,7 +28,8 @@ claim "three documents and the token behind them" has "$out" '"tokens":65,"docum
 loss_of() { sed -n 's/.*"loss":\([0-9.]*\),.*/\1/p' "$TMP/$1.jsonl" | head -1; }
 for name in llama-biases mistral qwen2 qwen3 gpt2; do
     family "$TMP/model.json" $name
-    common=(--data "$TMP/docs.bin" --model "$TMP/model.json" --steps 5 --seq-len 63 --global-batch 8 --threads 1 --documents 63)
+    common=(--data "$TMP/docs.bin" --model "$TMP/model.json" --steps 5 --seq-len 63 --global-batch 8 \
+        --threads 1 --documents 63)
     reference
     packed=$ref_state
     same "$name: kv heads replicated" --tp 8
@@ -36,7 +41,8 @@ for name in llama-biases mistral qwen2 qwen3 gpt2; do
     common+=(--dtype bf16)
     reference
     same "$name in bf16: tp 4 x dp 2" --tp 4 --ranks 8 --zero 1 --micro-batch 1
-    common=(--data "$TMP/docs.bin" --model "$TMP/model.json" --steps 5 --seq-len 63 --global-batch 8 --threads 1)
+    common=(--data "$TMP/docs.bin" --model "$TMP/model.json" --steps 5 --seq-len 63 --global-batch 8 \
+        --threads 1)
     train joined
     claim "$name: it is another model than one that reads across" [ "$state" != "$packed" ]
 

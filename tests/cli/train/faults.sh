@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick waits
-# faults.sh - damaged checkpoints, full disks, ranks that die or stop while they train, signals: one clear line, a status that says so, all
-# processes gone within 10 s, and never half a checkpoint. (Ranks of a server: serve_faults.sh; the ranks' own part: faults_comm.sh.)
+# faults.sh - damaged checkpoints, full disks, ranks that die or stop while they train, signals: one clear
+# line, a status that says so, all processes gone within 10 s, and never half a checkpoint. (Ranks of a
+# server: serve_faults.sh; the ranks' own part: faults_comm.sh.)
 . "$(dirname "$0")/../lib/train_lib.bash"
 here=$(cd "$(dirname "$0")" && pwd)
 text 1 20000 >"$TMP/text"
@@ -13,7 +14,8 @@ claim "a checkpoint to damage" [ $rc = 0 ] || finish
 
 errors() { grep -v "$ptrain_usual" "$TMP/.err"; }             # without the lines of every run
 one_line() { [ "$(errors | wc -l)" = 1 ]; }
-nothing_at() { local f; for f in "$@"; do compgen -G "$f*" >/dev/null && return 1; done; return 0; }       # neither it nor a temporary folder
+# neither it nor a temporary folder
+nothing_at() { local f; for f in "$@"; do compgen -G "$f*" >/dev/null && return 1; done; return 0; }
 
 # ---- damaged files: everyone who is given them names the file ----
 # refused WHAT NAME COMMAND...: status 1, one line with NAME in it
@@ -21,11 +23,14 @@ refused() {
     local what=$1 name=$2
     shift 2
     run timeout -k 10 60 "$@"
-    claim "$what: status 1" [ $rc = 1 ] && claim "$what: one line" one_line && claim "$what: it names $name" has "$err" "$name"
+    claim "$what: status 1" [ $rc = 1 ] && claim "$what: one line" one_line &&
+        claim "$what: it names $name" has "$err" "$name"
 }
 everyone() {                # everyone WHAT NAME: the damaged copy $TMP/bad given to every program
-    refused "$1: ptrain --resume" "$2" "$BIN/ptrain" --data "$TMP/text" --steps 3 --threads 1 --resume "$TMP/bad" --out "$TMP/o"
-    refused "$1: ptrain --resume at tp 4" "$2" "$BIN/ptrain" --data "$TMP/text" --steps 3 --threads 1 --resume "$TMP/bad" --out "$TMP/o" --tp 4
+    refused "$1: ptrain --resume" "$2" "$BIN/ptrain" --data "$TMP/text" --steps 3 --threads 1 --resume \
+        "$TMP/bad" --out "$TMP/o"
+    refused "$1: ptrain --resume at tp 4" "$2" "$BIN/ptrain" --data "$TMP/text" --steps 3 --threads 1 \
+        --resume "$TMP/bad" --out "$TMP/o" --tp 4
     refused "$1: ptrain --init" "$2" "$BIN/ptrain" "${common[@]}" --init "$TMP/bad" --out "$TMP/o"
     refused "$1: reshard" "$2" "$BIN/reshard" "$TMP/bad" "$TMP/moved"
     refused "$1: reshard verify" "$2" "$BIN/reshard" verify "$TMP/bad"
@@ -40,7 +45,8 @@ for file in weights-00001.safetensors optim-00000.safetensors; do
     everyone "$file one byte short" "$file"
     for at in 20 $((size / 2)) $((size - 1)); do
         fresh
-        printf "\\x$(printf %02x $((0x$(xxd -s $at -l 1 -p "$TMP/bad/$file") ^ 16)))" | dd of="$TMP/bad/$file" bs=1 seek=$at conv=notrunc status=none
+        printf "\\x$(printf %02x $((0x$(xxd -s $at -l 1 -p "$TMP/bad/$file") ^ 16)))" |
+            dd of="$TMP/bad/$file" bs=1 seek=$at conv=notrunc status=none
         everyone "$file, byte $at changed" "$file"
     done
     fresh
@@ -80,36 +86,43 @@ for kind in write:ENOSPC fsync:EIO close:EDQUOT rename:EIO; do
             full x "${kind%:*}:$n:${kind#*:}" --ranks $ranks --zero 1
             [ $rc = 0 ] && break
             what="$kind number $n fails on $ranks ranks"
-            claim "$what: status 1" [ $rc = 1 ] && claim "$what: one line" one_line && claim "$what: it names the place" has "$err" "$TMP/full/step-2"
+            claim "$what: status 1" [ $rc = 1 ] && claim "$what: one line" one_line &&
+                claim "$what: it names the place" has "$err" "$TMP/full/step-2"
             claim "$what: neither a checkpoint nor a temporary folder is left" nothing_at "$TMP/full/step-2"
         done
-        claim "$kind on $ranks ranks: beyond the last call the run ends well" [ $rc = 0 ] && claim "and its checkpoint is whole" "$BIN/reshard" verify "$TMP/full/step-2" >/dev/null
+        claim "$kind on $ranks ranks: beyond the last call the run ends well" [ $rc = 0 ] &&
+            claim "and its checkpoint is whole" "$BIN/reshard" verify "$TMP/full/step-2" >/dev/null
     done
 done
 mkdir "$TMP/small"
 if mount -t tmpfs -o size=256k none "$TMP/small" 2>/dev/null; then
     run timeout -k 10 60 "$BIN/ptrain" "${common[@]}" --out "$TMP/small/run" --ranks 2
     claim "a disk that is really full: status 1" [ $rc = 1 ]
-    claim "one line that says it" one_line && claim "and names the file" has "$err" "step-2" && claim "and why" has "$err" "No space left"
+    claim "one line that says it" one_line && claim "and names the file" has "$err" "step-2" &&
+        claim "and why" has "$err" "No space left"
     claim "and leaves nothing" nothing_at "$TMP/small/run/step-2"
     run "$BIN/reshard" "$good" "$TMP/small/moved"
-    claim "reshard too: status 1" [ $rc = 1 ] && claim "reshard: why" has "$err" "No space left" && claim "reshard leaves nothing" nothing_at "$TMP/small/moved"
+    claim "reshard too: status 1" [ $rc = 1 ] && claim "reshard: why" has "$err" "No space left" &&
+        claim "reshard leaves nothing" nothing_at "$TMP/small/moved"
     umount "$TMP/small"
 else
     skip "no right to mount a small tmpfs: a really full disk is not tried"
 fi
 
 run bash -c 'ulimit -f 40; exec "$0" "$@"' "$BIN/reshard" "$good" "$TMP/limit"
-claim "files may not grow so large: status 1" [ $rc = 1 ] && claim "one line names the file and why" eval 'one_line && [[ $err == *limit*"File too large"* ]]'
+claim "files may not grow so large: status 1" [ $rc = 1 ] &&
+    claim "one line names the file and why" eval 'one_line && [[ $err == *limit*"File too large"* ]]'
 claim "and nothing is left" nothing_at "$TMP/limit"
 run bash -c 'ulimit -f 40; exec "$0" "$@"' "$BIN/ptrain" "${common[@]}" --out "$TMP/limit"
-claim "ptrain does not begin under such a limit: status 1" [ $rc = 1 ] && claim "one line says what to change" eval 'one_line && [[ $err == *"ulimit -f"*"File too large"* ]]'
+claim "ptrain does not begin under such a limit: status 1" [ $rc = 1 ] &&
+    claim "one line says what to change" eval 'one_line && [[ $err == *"ulimit -f"*"File too large"* ]]'
 
 # ---- a rank that dies or stops while it trains ----
 # start ARGS...: an endless run of 4 ranks in the background; fills job and rank[] (process of each rank)
 start() {
     rm -rf "$TMP/long"
-    "$BIN/ptrain" --data "$TMP/text" --model "$TMP/model.json" --steps 1000000 --seq-len 31 --global-batch 4 --threads 1 --out "$TMP/long" \
+    "$BIN/ptrain" --data "$TMP/text" --model "$TMP/model.json" --steps 1000000 --seq-len 31 --global-batch 4 \
+        --threads 1 --out "$TMP/long" \
         --log "$TMP/long.jsonl" --ranks 4 "$@" >"$TMP/.out" 2>"$TMP/.err" </dev/null &
     job=$!
     rank=()
@@ -126,7 +139,10 @@ start() {
     done
     claim "four ranks train" [ ${#rank[@]} = 4 ]
 }
-stay() { local p; for p in "${rank[@]}"; do [ -d /proc/$p ] && [[ $(cat /proc/$p/stat 2>/dev/null) != *") Z "* ]] && return 0; done; return 1; }
+stay() {
+    local p; for p in "${rank[@]}"; do [ -d /proc/$p ] &&
+        [[ $(cat /proc/$p/stat 2>/dev/null) != *") Z "* ]] && return 0; done; return 1
+}
 # ended WHAT: waits for the job; within 10 s, and all ranks with it
 ended() {
     local begin=$EPOCHREALTIME
@@ -144,20 +160,25 @@ for zero in 0 3; do
         kill -KILL "${rank[who]}"
         ended "zero $zero, rank $who killed"
         claim "zero $zero, rank $who killed: not as if all were well" [ $rc -ne 0 ]
-        claim "zero $zero, rank $who killed: one line names it" eval '[ "$(wc -l <<<"$err")" = 1 ] && [[ $err == *"rank $who died"* ]]'
+        claim "zero $zero, rank $who killed: one line names it" eval \
+            '[ "$(wc -l <<<"$err")" = 1 ] && [[ $err == *"rank $who died"* ]]'
         broken=0
-        for c in "$TMP"/long/step-*[0-9]; do [ -d "$c" ] && ! "$BIN/reshard" verify --quick "$c" >/dev/null 2>&1 && broken=$((broken + 1)); done
+        for c in "$TMP"/long/step-*[0-9]; do
+            [ -d "$c" ] && ! "$BIN/reshard" verify --quick "$c" >/dev/null 2>&1 && broken=$((broken + 1))
+        done
         claim "zero $zero, rank $who killed: every checkpoint with a name is whole" [ $broken = 0 ]
     done
 done
 newest=$(ls -d "$TMP"/long/step-*[0-9] | sed 's/.*step-//' | sort -n | tail -1)
-run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/long" --resume auto --steps 1000000 --stop-after $((newest + 1)) --threads 1
+run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/long" --resume auto --steps 1000000 --stop-after \
+    $((newest + 1)) --threads 1
 claim "and --resume auto goes on from the newest" [ $rc = 0 ]
 start
 kill -STOP "${rank[1]}"
 ended "rank 1 stopped"
 claim "rank 1 stopped: not as if all were well" [ $rc -ne 0 ]
-claim "rank 1 stopped: one line names it" eval '[ "$(wc -l <<<"$err")" = 1 ] && [[ $err == *"rank 1 does not answer"* ]]'
+claim "rank 1 stopped: one line names it" eval \
+    '[ "$(wc -l <<<"$err")" = 1 ] && [[ $err == *"rank 1 does not answer"* ]]'
 claim "rank 1 stopped: nothing was saved" nothing_at "$TMP/long/step"
 
 # ---- a rank that dies while a checkpoint is written behind training ----
@@ -167,15 +188,18 @@ claim "a save is under way" [ $i -lt 200 ]
 kill -KILL "${rank[2]}"
 ended "killed during a save"
 claim "killed during a save: not as if all were well" [ $rc -ne 0 ]
-claim "killed during a save: one line names it" eval '[ "$(wc -l <<<"$err")" = 1 ] && [[ $err == *"rank 2 died"* ]]'
+claim "killed during a save: one line names it" eval \
+    '[ "$(wc -l <<<"$err")" = 1 ] && [[ $err == *"rank 2 died"* ]]'
 newest=0
 for c in "$TMP"/long/step-*[0-9]; do
     [ -d "$c" ] || continue
     claim "killed during a save: ${c##*/} is whole" "$BIN/reshard" verify "$c" >/dev/null
     [ "${c##*-}" -gt "$newest" ] && newest=${c##*-}
 done
-run "$BIN/ptrain" --data "$TMP/text" --model "$TMP/model.json" --seq-len 31 --global-batch 4 --out "$TMP/long" --resume auto --steps 1000000 --stop-after $((newest + 2)) --threads 1
-claim "killed during a save: --resume auto goes on" [ $rc = 0 ] && claim "and saves" "$BIN/reshard" verify "$TMP/long/step-$((newest + 2))" >/dev/null
+run "$BIN/ptrain" --data "$TMP/text" --model "$TMP/model.json" --seq-len 31 --global-batch 4 --out \
+    "$TMP/long" --resume auto --steps 1000000 --stop-after $((newest + 2)) --threads 1
+claim "killed during a save: --resume auto goes on" [ $rc = 0 ] &&
+    claim "and saves" "$BIN/reshard" verify "$TMP/long/step-$((newest + 2))" >/dev/null
 
 # ---- an orderly end ----
 for sig in TERM INT; do
@@ -184,7 +208,8 @@ for sig in TERM INT; do
     ended "SIG$sig"
     last=$(grep -c loss_bits "$TMP/long.jsonl")
     claim "SIG$sig: status 0" [ $rc = 0 ]
-    claim "SIG$sig: the step it was at is saved, whole" "$BIN/reshard" verify "$TMP/long/step-$last" >/dev/null
+    claim "SIG$sig: the step it was at is saved, whole" "$BIN/reshard" verify "$TMP/long/step-$last" \
+        >/dev/null
     claim "SIG$sig: and it is said" has "$err" "continue with --resume $TMP/long/step-$last"
 done
 finish

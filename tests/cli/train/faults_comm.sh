@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quick waits
-# faults_comm.sh - ranks that die, stop, leave, disagree: the others end within 10 s, with one line that says which rank; and signals.
+# faults_comm.sh - ranks that die, stop, leave, disagree: the others end within 10 s, with one line that says
+# which rank; and signals.
 . "$(dirname "$0")/../lib/lib.bash"
 prog=$BIN/../tests/ranks/comm_fault_test
 unset OMPI_MCA_mpi_yield_when_idle
@@ -13,14 +14,16 @@ go() {
     timeout -s KILL 60 env RANKS=4 "$@" "$prog" >"$TMP/.out" 2>"$TMP/.err" </dev/null
     rc=$?
     err=$(cat "$TMP/.err")
-    in_time=$(awk -v a="$begin" -v b="$EPOCHREALTIME" -v m="$most" 'BEGIN { print b - a <= m ? "yes" : "no, " b - a " s" }')
+    in_time=$(awk -v a="$begin" -v b="$EPOCHREALTIME" -v m="$most" \
+        'BEGIN { print b - a <= m ? "yes" : "no, " b - a " s" }')
 }
 one_line() { [ "$(wc -l <"$TMP/.err")" = 1 ] && [[ $err =~ $1 ]]; }
 
 # once_there FILE: waits until FILE exists: a launcher that runs its mpirun takes signals already
 once_there() { for _ in {1..300}; do [ -e "$1" ] && return; sleep 0.1; done; }
 
-# An mpirun whose ranks are gone, waited for, and that stays, as one does whose rank died while it said hello; looked at when the rest is done.
+# An mpirun whose ranks are gone, waited for, and that stays, as one does whose rank died while it said hello;
+# looked at when the rest is done.
 mkdir "$TMP/fake"
 printf '#!/bin/bash\ntrap "" TERM\nsleep 2 &\nwait\nexec sleep 600\n' >"$TMP/fake/mpirun"
 chmod +x "$TMP/fake/mpirun"
@@ -85,8 +88,10 @@ for t in shm mpi; do
     done
 
     go 12 FAULT=stop FAULT_RANK=1 SHARDLINE_TRANSPORT=$t
-    claim "$t: a stopped rank ends the job" [ "$in_time" = yes ] && claim "$t: with a status that is not 0" [ $rc -ne 0 ]
-    claim "$t: and one line names it" one_line "rank 1 does not answer for 5 s \(process [0-9]+, state T\); stopping all ranks$"
+    claim "$t: a stopped rank ends the job" [ "$in_time" = yes ] &&
+        claim "$t: with a status that is not 0" [ $rc -ne 0 ]
+    claim "$t: and one line names it" one_line \
+        "rank 1 does not answer for 5 s \(process [0-9]+, state T\); stopping all ranks$"
 
     go 12 FAULT=long FAULT_RANK=3 SHARDLINE_TRANSPORT=$t
     claim "$t: a rank that computes for 8 s is not taken for dead" [ "$rc$err" = 0 ]
@@ -104,7 +109,8 @@ for t in shm mpi; do
     claim "$t: that says so in one line" one_line "all ranks of a group must make the same calls"
     go 10 FAULT=other-counts FAULT_RANK=2 SHARDLINE_TRANSPORT=$t
     claim "$t: counts of rows that do not fit are an error" [ "$rc/$in_time" = 1/yes ]
-    claim "$t: that says so in one line" one_line "rank 2 sends 12 bytes of rows to rank [0-3], which expects 4|a longer message came"
+    claim "$t: that says so in one line" one_line \
+        "rank 2 sends 12 bytes of rows to rank [0-3], which expects 4|a longer message came"
 done
 
 go 10 FAULT=crash FAULT_RANK=1
@@ -120,9 +126,11 @@ go 10 FAULT=error FAULT_RANK=3 SHARDLINE_RANKS_PER_NODE=2
 claim "two machines: a rank's own error ends all" [ "$rc/$in_time" = 1/yes ]
 claim "two machines: and it is said" has "$err" "data.bin: no such file"
 go 10 FAULT=none SHARDLINE_RANKS_PER_NODE=2 SHARDLINE_TRANSPORT=shm
-claim "two machines: shm is refused by name" has "$err" "transport shm needs all 4 ranks on one machine, 2 are here"
+claim "two machines: shm is refused by name" has "$err" \
+    "transport shm needs all 4 ranks on one machine, 2 are here"
 go 10 FAULT=none SHARDLINE_TRANSPORT=udp
-claim "an unknown transport is refused" has "$err" 'no transport is called "udp": take auto, self, shm, mpi or nccl'
+claim "an unknown transport is refused" has "$err" \
+    'no transport is called "udp": take auto, self, shm, mpi or nccl'
 
 # ---- signals ----
 # start VARIABLE=VALUE...: an endless run; fills job, mpirun, ranks
@@ -139,13 +147,17 @@ gone() {                    # all processes named, within 10 s
     local p
     for _ in {1..100}; do
         for p in "$@"; do
-            [ -d /proc/$p ] && [[ $(cat /proc/$p/stat 2>/dev/null) != *") Z "* ]] && { sleep 0.1; continue 2; }
+            [ -d /proc/$p ] && [[ $(cat /proc/$p/stat 2>/dev/null) != *") Z "* ]] &&
+                { sleep 0.1; continue 2; }
         done
         return 0
     done
     return 1
 }
-saved() { [ "$(grep -c 'saved at step [0-9]* after signal 15' "$TMP/.err")" = 4 ] && [ "$(sed -n 's/.*saved at step//p' "$TMP/.err" | sort -u | wc -l)" = 1 ]; }
+saved() {
+    [ "$(grep -c 'saved at step [0-9]* after signal 15' "$TMP/.err")" = 4 ] &&
+        [ "$(sed -n 's/.*saved at step//p' "$TMP/.err" | sort -u | wc -l)" = 1 ]
+}
 
 for sig in TERM INT; do
     start SAVE_S=3
@@ -159,10 +171,14 @@ for s in 0.005 0.01 0.02 0.04 0.06 0.09 0.12 0.16 0.2; do
     job=$!
     sleep $s
     kill -TERM $job
-    for ((i = 0; i < 200; i++)); do [ -d /proc/$job ] && [[ $(cat /proc/$job/stat 2>/dev/null) != *") Z "* ]] || break; sleep 0.1; done
+    for ((i = 0; i < 200; i++)); do
+        [ -d /proc/$job ] && [[ $(cat /proc/$job/stat 2>/dev/null) != *") Z "* ]] || break; sleep 0.1
+    done
     claim "a signal $s s after the start ends the job" [ $i -lt 200 ] || kill -KILL $job
     wait $job 2>/dev/null; rc=$?
-    [ $rc = 143 ] && [ ! -s "$TMP/.err" ] || { claim "a signal $s s after the start: status 0" [ $rc = 0 ] && claim "a signal $s s after the start: all saved" saved; }
+    [ $rc = 143 ] && [ ! -s "$TMP/.err" ] ||
+        { claim "a signal $s s after the start: status 0" [ $rc = 0 ] &&
+            claim "a signal $s s after the start: all saved" saved; }
 done
 start SAVE_S=0
 kill -TERM "${ranks[2]}"; wait $job; rc=$?
@@ -174,22 +190,27 @@ start SAVE_S=60
 kill -KILL $job; wait $job 2>/dev/null
 claim "the launcher killed: nothing is left" gone "$mpirun" "${ranks[@]}"
 start
-left=$(sed -n 's|.* \(/dev/shm/vader_segment[^ ]*\)$|\1|p' /proc/"${ranks[0]}"/maps | sort -u)      # Open MPI's, of this job: nobody removes them
+# Open MPI's, of this job: nobody removes them
+left=$(sed -n 's|.* \(/dev/shm/vader_segment[^ ]*\)$|\1|p' /proc/"${ranks[0]}"/maps | sort -u)
 kill -KILL "$mpirun"; wait $job; rc=$?
 claim "mpirun killed: nothing is left" gone "${ranks[@]}"
 claim "and the job says so by its status" [ $rc = 137 ]
 [ -z "$left" ] || rm -f $left
 
 wait $stays; rc=$?
-claim "an mpirun that stays without ranks is ended" [ $rc = 137 ] && claim "and that is said" grep -q "the ranks are dead and mpirun does not notice" "$TMP/stays.err"
-[ -z "$slow" ] || { wait $slow; rc=$?; claim "a wish to end waits for ranks that are slow to start" [ $rc = 0 ]; }
+claim "an mpirun that stays without ranks is ended" [ $rc = 137 ] &&
+    claim "and that is said" grep -q "the ranks are dead and mpirun does not notice" "$TMP/stays.err"
+[ -z "$slow" ] ||
+    { wait $slow; rc=$?; claim "a wish to end waits for ranks that are slow to start" [ $rc = 0 ]; }
 wait $ends; rc=$?
 claim "an mpirun that is ending gets no second signal" [ $rc = 7 ]
 wait $says
-claim "one whose output waits for a reader is not" [ "$(cat "$TMP/says.bytes")" = 200000 ] && claim "and nothing is said" [ ! -s "$TMP/says.err" ]
+claim "one whose output waits for a reader is not" [ "$(cat "$TMP/says.bytes")" = 200000 ] &&
+    claim "and nothing is said" [ ! -s "$TMP/says.err" ]
 
 run env RANKS=2 PATH=/nowhere "$prog"
-claim "without mpirun the message says what is missing" has "$err" "cannot start 2 ranks with mpirun (is openmpi-bin installed): No such file"
+claim "without mpirun the message says what is missing" has "$err" \
+    "cannot start 2 ranks with mpirun (is openmpi-bin installed): No such file"
 run env RANKS=3 OMPI_COMM_WORLD_SIZE=2 "$prog"
 claim "another number under a launcher is refused" has "$err" "--ranks 3, but the launcher started 2"
 run env RANKS=2 SLURM_NTASKS=2 "$prog"

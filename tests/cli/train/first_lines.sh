@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
-# first_lines.sh - a run says what it is: lines at the start, the log's first line, times; options from a file; how it answers Ctrl-C; evaluation
-# in part; the tokenizer that token files carry, and the vocabulary that follows it.
+# first_lines.sh - a run says what it is: lines at the start, the log's first line, times; options from a
+# file; how it answers Ctrl-C; evaluation in part; the tokenizer that token files carry, and the vocabulary
+# that follows it.
 . "$(dirname "$0")/../lib/train_lib.bash"
 command -v python3 >/dev/null || { skip "no python3 to read the log and to be a terminal"; finish; }
 cd "$TMP" || exit 1
@@ -14,11 +15,15 @@ steps = 900
 lr = 2e-3
 EOF
 
-run ptrain --config run.toml --threads 1 --stop-after 4 --lr 1e-3 --eval-data text --eval-every 2 --eval-batches 3 --log log.jsonl --out a
+run ptrain --config run.toml --threads 1 --stop-after 4 --lr 1e-3 --eval-data text --eval-every 2 \
+    --eval-batches 3 --log log.jsonl --out a
 claim "options from a file" [ $rc = 0 ]
-claim "the start names the model" has "$err" "ptrain: model tiny: llama, 989k parameters, 5 layers of 128, 8 heads, vocabulary 256"
-claim "layout, numbers, device, memory" eval '[[ $err == *"ptrain: 1 rank; fp32, exact; cpu "*", 1 thread a rank; "*"MB of memory planned a rank"* ]]'
-claim "steps and tokens" has "$err" "ptrain: steps 1 to 4 of 900, each 4 sequences of 32: 128 tokens; 512 in all, of 20k in the data"
+claim "the start names the model" has "$err" \
+    "ptrain: model tiny: llama, 989k parameters, 5 layers of 128, 8 heads, vocabulary 256"
+claim "layout, numbers, device, memory" eval \
+    '[[ $err == *"ptrain: 1 rank; fp32, exact; cpu "*", 1 thread a rank; "*"MB of memory planned a rank"* ]]'
+claim "steps and tokens" has "$err" \
+    "ptrain: steps 1 to 4 of 900, each 4 sequences of 32: 128 tokens; 512 in all, of 20k in the data"
 cat >check.py <<'PY'
 import json, sys, time
 lines = [json.loads(line) for line in open(sys.argv[1])]
@@ -40,17 +45,21 @@ assert all("event" in x or "loss_bits" in x for x in lines)
 PY
 run python3 check.py log.jsonl 1
 claim "the log's first line says what the run is, and every line its time" [ $rc = 0 ]
-run ptrain --config run.toml --threads 1 --stop-after 6 --lr 1e-3 --resume a/step-4 --eval-data text --eval-every 2 --eval-batches 3 --log log.jsonl --out a
-claim "a resumed run goes on from the file, too" [ $rc = 0 ] && claim "and says so" has "$err" "steps 5 to 6 of 900"
+run ptrain --config run.toml --threads 1 --stop-after 6 --lr 1e-3 --resume a/step-4 --eval-data text \
+    --eval-every 2 --eval-batches 3 --log log.jsonl --out a
+claim "a resumed run goes on from the file, too" [ $rc = 0 ] &&
+    claim "and says so" has "$err" "steps 5 to 6 of 900"
 run python3 check.py log.jsonl 2
 claim "and adds a line of its own to the log" [ $rc = 0 ]
 run ptrain --eval-only --init a/step-6 --eval-data text --eval-batches 2 --seq-len 32 --global-batch 4
 claim "eval-only takes a part as well" has "$out" '"windows":8,"tokens":256}'
-claim "and prints what it will do, and no progress when that is short" eval '[[ $err == *"ptrain: evaluation of 8 windows of 32 tokens" ]]'
+claim "and prints what it will do, and no progress when that is short" eval \
+    '[[ $err == *"ptrain: evaluation of 8 windows of 32 tokens" ]]'
 
 printf 'stepz = 3\n' >bad.toml
 run ptrain --config bad.toml --data text --out b
-claim "a mistyped key is wrong usage, with file, line and advice" [ "$rc/$err" = "2/ptrain: bad.toml: line 1: unknown option --stepz: did you mean --steps" ]
+claim "a mistyped key is wrong usage, with file, line and advice" [ "$rc/$err" = \
+    "2/ptrain: bad.toml: line 1: unknown option --stepz: did you mean --steps" ]
 
 # Ctrl-C: answered while the step runs; the second one ends at once
 cat >hands.py <<'PY'
@@ -77,13 +86,16 @@ answer="ptrain: stopping after this step, saving; a second Ctrl-C ends the run w
 for ranks in 1 2; do
     run python3 hands.py 1 "$BIN/ptrain" --config run.toml --threads 1 --ranks $ranks --out c$ranks
     claim "$ranks ranks: Ctrl-C is answered" has "$out" "$answer"
-    claim "$ranks ranks: once, and the run is saved" eval '[ "$(grep -c "stopping after" <<<"$out")" = 1 ] && [[ $out == *"continue with --resume c'$ranks'/step-"*" 0" ]]'
+    claim "$ranks ranks: once, and the run is saved" eval \
+        '[ "$(grep -c "stopping after" <<<"$out")" = 1 ] && [[ $out == *"continue with --resume c'$ranks'/step-"*" 0" ]]'
 done
 # steps of a second and more, so that the second Ctrl-C comes within one
 run python3 hands.py 2 "$BIN/ptrain" --config run.toml --threads 1 --global-batch 32 --seq-len 256 --out d
-claim "a second Ctrl-C ends it at once" eval '[[ $out == *"$answer"* && $out == *" 130" ]] && [ ! -e d/step-2 ]'
+claim "a second Ctrl-C ends it at once" eval \
+    '[[ $out == *"$answer"* && $out == *" 130" ]] && [ ! -e d/step-2 ]'
 
-# the progress of an evaluation: windows that only grow, of those that will be evaluated, before a result on a line of its own
+# the progress of an evaluation: windows that only grow, of those that will be evaluated, before a result on a
+# line of its own
 cat >progress.py <<'PY'
 import re, sys
 said = sys.stdin.read()
@@ -94,9 +106,11 @@ assert done == sorted(set(done)) and 0 < done[0] and done[-1] <= int(sys.argv[1]
 assert re.search(r'\n\{"loss":[\d.]+,"perplexity":[\d.]+,"windows":%s,' % sys.argv[1], said) if sys.argv[2] == "only" else \
     re.search(r"ptrain: step 2: evaluation loss [\d.]+, perplexity [\d.]+", said), said
 PY
-run python3 hands.py 0 "$BIN/ptrain" --eval-only --init a/step-6 --eval-data text --eval-batches 100 --seq-len 32 --global-batch 4 --threads 1
+run python3 hands.py 0 "$BIN/ptrain" --eval-only --init a/step-6 --eval-data text --eval-batches 100 \
+    --seq-len 32 --global-batch 4 --threads 1
 claim "eval-only shows its progress on a terminal" eval 'python3 progress.py 400 only <<<"$out"'
-run python3 hands.py 0 "$BIN/ptrain" --config run.toml --threads 1 --steps 2 --eval-data text --eval-every 2 --eval-batches 100 --out p
+run python3 hands.py 0 "$BIN/ptrain" --config run.toml --threads 1 --steps 2 --eval-data text --eval-every 2 \
+    --eval-batches 100 --out p
 claim "an evaluation between steps, too" eval 'python3 progress.py 400 steps <<<"$out"'
 
 # a tokenizer of its own: 256 bytes, 3 merges, an end
@@ -123,7 +137,8 @@ write("tok", 3)
 write("other", 2)
 PY
 run ptok encode --tokenizer tok --text 'the er é'
-claim "ptok encode --text: ids and tokens" [ "$out" = '{"ids":[257,32,258,32,195,169],"ids_plain":[257,32,258,32,195,169],"tokens":["the","Ġ","er","Ġ","Ã","©"]}' ]
+claim "ptok encode --text: ids and tokens" [ "$out" = \
+    '{"ids":[257,32,258,32,195,169],"ids_plain":[257,32,258,32,195,169],"tokens":["the","Ġ","er","Ġ","Ã","©"]}' ]
 run ptok prepare --tokenizer tok text --out t.bin
 claim "a token file" [ $rc = 0 ]
 run ptok encode --tokenizer t.bin --text the
@@ -131,7 +146,8 @@ claim "is a tokenizer itself" has "$out" '"ids":[257]'
 small=(--seq-len 32 --global-batch 2 --threads 1)
 run ptrain --data t.bin "${small[@]}" --steps 2 --sample-every 2 --out e
 claim "a preset takes its vocabulary" [ $rc = 0 ] && claim "the tokenizer's" has "$err" "vocabulary 260"
-claim "the checkpoint holds the tokenizer's files" eval 'cmp -s tok/tokenizer.json e/step-2/tokenizer.json && cmp -s tok/chat_template.jinja e/step-2/chat_template.jinja'
+claim "the checkpoint holds the tokenizer's files" eval \
+    'cmp -s tok/tokenizer.json e/step-2/tokenizer.json && cmp -s tok/chat_template.jinja e/step-2/chat_template.jinja'
 claim "and knows its end" grep -q '"eos_token_id": 259' e/step-2/config.json
 digest=$(state_of "$out")
 run ptrain --data text --tokenizer tok "${small[@]}" --steps 2 --out f
@@ -142,9 +158,11 @@ run ptrain --data text "${small[@]}" --steps 1 --vocab-size 300 --out g
 claim "--vocab-size overrides" has "$err" "vocabulary 300"
 run ptok prepare --tokenizer other text --out o.bin
 run ptrain --data t.bin --eval-data o.bin "${small[@]}" --steps 2 --out h
-claim "token files of two tokenizers are refused" [ "$rc/$err" = "2/ptrain: o.bin was made with another tokenizer than t.bin: make both with one, or name one with --tokenizer" ]
+claim "token files of two tokenizers are refused" [ "$rc/$err" = \
+    "2/ptrain: o.bin was made with another tokenizer than t.bin: make both with one, or name one with --tokenizer" ]
 run ptrain --data o.bin "${small[@]}" --steps 4 --resume e/step-3 --out e
-claim "and one that the resumed run did not have" has "$err" "o.bin was made with another tokenizer than the run"
+claim "and one that the resumed run did not have" has "$err" \
+    "o.bin was made with another tokenizer than the run"
 run ptok prepare --tokenizer tok --no-carry-tokenizer text --out plain.bin
 claim "a token file without one" [ "$(head -c 9 plain.bin | tail -c 1 | od -An -tu1 | tr -d ' ')" = 1 ]
 run ptrain --data plain.bin "${small[@]}" --steps 1 --out i
@@ -163,7 +181,8 @@ digest=$(state_of "$out")
 for name in m.bin m.idx m; do
     rm -rf k
     run ptrain --data $name "${small[@]}" --steps 2 --vocab-size 300 --out k
-    claim "Megatron's pair by the name $name: the same training as from its ids" [ "$(state_of "$out")" = "$digest" ]
+    claim "Megatron's pair by the name $name: the same training as from its ids" [ "$(state_of "$out")" = \
+        "$digest" ]
 done
 run ptrain --data m "${small[@]}" --documents 3 --steps 1 --vocab-size 300 --out l
 claim "and with its documents" [ $rc = 0 ]

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # quick
-# memory_limits.sh - a run whose plan needs more memory than is free is refused before it allocates, with both numbers and a layout that fits:
-# by the machine's memory, by control groups of both versions (files that stand for them; real ones where they can be made), for the ranks of a
-# machine together. And a signal ends a run that is still starting.
+# memory_limits.sh - a run whose plan needs more memory than is free is refused before it allocates, with both
+# numbers and a layout that fits: by the machine's memory, by control groups of both versions (files that
+# stand for them; real ones where they can be made), for the ranks of a machine together. And a signal ends a
+# run that is still starting.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 20000 >"$TMP/text"
 common=(--data "$TMP/text" --model tiny --steps 1 --seq-len 32 --threads 1)
 export SHARDLINE_MACHINE_ROOT=                   # empty: unset
 
-# machine FREE [LIMIT USED [CACHE]]: a tree of files for a machine with FREE bytes and, with LIMIT, a control group (version 2)
+# machine FREE [LIMIT USED [CACHE]]: a tree of files for a machine with FREE bytes and, with LIMIT, a control
+# group (version 2)
 machine() {
     local root=$TMP/machine group=$TMP/machine/sys/fs/cgroup/job.slice
     rm -rf "$root"
@@ -25,11 +27,15 @@ machine() {
 planned() {
     local n=1 a
     for a in "$@"; do [[ $a =~ ^[248]$ ]] && n=$a && break; done
-    "$BIN/ptrain" "${common[@]}" "$@" --dry-run | sed -n 's/^memory *\([0-9.]*\) \([kMG]*B\) a rank$/\1 \2/p' |
+    "$BIN/ptrain" "${common[@]}" "$@" --dry-run |
+        sed -n 's/^memory *\([0-9.]*\) \([kMG]*B\) a rank$/\1 \2/p' |
         awk -v n="$n" '{ printf "%.0f\n", n * ($1 * ($2 ~ /G/ ? 1e9 : $2 ~ /M/ ? 1e6 : 1e3) + 41943040) }'
 }
 one_line() { [ "$(wc -l <<<"$err")" = 1 ]; }
-refused() { claim "$1: refused" [ $rc = 2 ] && claim "$1: in one line" one_line && claim "$1: both numbers" has "$err" " are needed and "; }
+refused() {
+    claim "$1: refused" [ $rc = 2 ] && claim "$1: in one line" one_line &&
+        claim "$1: both numbers" has "$err" " are needed and "
+}
 
 # ---- the issue's own case, on any machine with less than 140 GB ----
 machine 24000000000
@@ -38,7 +44,8 @@ begin=$(date +%s%N)
 run timeout -k 10 60 "$BIN/ptrain" --data "$TMP/text" --model 7b --out "$TMP/large"
 refused "7b"
 claim "7b: at once" [ $(($(date +%s%N) - begin)) -lt 10000000000 ]
-claim "7b: the largest parts" eval '[[ $err == *"143.18 GB are needed and 24.00 GB are free on this machine (1 rank; optim 53.91 GB, params 53.38 GB, grads 26.95 GB)"* ]]'
+claim "7b: the largest parts" eval \
+    '[[ $err == *"143.18 GB are needed and 24.00 GB are free on this machine (1 rank; optim 53.91 GB, params 53.38 GB, grads 26.95 GB)"* ]]'
 claim "7b: a layout that fits" has "$err" "8 machines like this one hold it, 8 ranks in all with --zero 3"
 claim "7b: and the way on" has "$err" "--force"
 run timeout -k 10 60 "$BIN/ptrain" --data "$TMP/text" --model 70b --ranks 2 --out "$TMP/large"
@@ -90,15 +97,20 @@ train experts "${experts[@]}"
 refused "a machine that is smaller than it"
 
 # ---- evaluation holds weights and activations ----
-run timeout -k 10 100 "$BIN/ptrain" --eval-only --init "$TMP/fits/step-1" --eval-data "$TMP/text" --seq-len 32 --threads 1
+run timeout -k 10 100 "$BIN/ptrain" --eval-only --init "$TMP/fits/step-1" --eval-data "$TMP/text" --seq-len \
+    32 --threads 1
 claim "an evaluation starts" [ $rc = 0 ]
 machine 42000000
-run timeout -k 10 100 "$BIN/ptrain" --eval-only --init "$TMP/fits/step-1" --eval-data "$TMP/text" --seq-len 32 --threads 1
+run timeout -k 10 100 "$BIN/ptrain" --eval-only --init "$TMP/fits/step-1" --eval-data "$TMP/text" --seq-len \
+    32 --threads 1
 refused "an evaluation"
 export SHARDLINE_MACHINE_ROOT=
 
 # ---- pserve: weights, and keys and values, of all ranks of the machine; reshard: buffers of its threads ----
-serve() { run timeout -k 10 100 "$BIN/pserve" "$TMP/fits/step-1" --ctx 128 --max-batch 64 --once a --max-tokens 1 "$@"; }
+serve() {
+    run timeout -k 10 100 "$BIN/pserve" "$TMP/fits/step-1" --ctx 128 --max-batch 64 --once a --max-tokens 1 \
+        "$@"
+}
 machine 75000000
 export SHARDLINE_MACHINE_ROOT=$TMP/machine
 serve --kv-memory 20MB
@@ -126,11 +138,16 @@ claim "reshard --threads 64: nothing is written" [ ! -e "$TMP/cut64" ]
 export SHARDLINE_MACHINE_ROOT=
 
 # ---- a real control group, of version 1 or 2 ----
-own=$(sed -n 's/^[0-9]*:memory:/\/sys\/fs\/cgroup\/memory/p; s/^0::/\/sys\/fs\/cgroup/p' /proc/self/cgroup | head -n 1)/shardline-test-$$
+own=$(sed -n 's/^[0-9]*:memory:/\/sys\/fs\/cgroup\/memory/p; s/^0::/\/sys\/fs\/cgroup/p' /proc/self/cgroup |
+    head -n 1)/shardline-test-$$
 limit=$((need - 8000000))
-if mkdir "$own" 2>/dev/null && { echo $limit >"$own/memory.limit_in_bytes" || echo $limit >"$own/memory.max"; } 2>/dev/null &&
+if mkdir "$own" 2>/dev/null && { echo $limit >"$own/memory.limit_in_bytes" ||
+    echo $limit >"$own/memory.max"; } 2>/dev/null &&
     (echo $BASHPID >"$own/cgroup.procs") 2>/dev/null; then
-    confined() { (echo $BASHPID >"$own/cgroup.procs" && exec timeout -k 10 100 "$BIN/ptrain" "${common[@]}" --out "$TMP/confined$#" "$@"); }
+    confined() {
+        (echo $BASHPID >"$own/cgroup.procs" &&
+            exec timeout -k 10 100 "$BIN/ptrain" "${common[@]}" --out "$TMP/confined$#" "$@")
+    }
     run confined
     claim "a real group: what fits runs" [ $rc = 0 ]
     run confined --ranks 2
@@ -158,7 +175,8 @@ for ranks in 1 2; do
     python3 -B "$TMP/silent.py" >"$TMP/silent" &
     silent=$!
     for _ in {1..400}; do [ -s "$TMP/silent" ] && break; sleep 0.05; done
-    SHARDLINE_CACHE=$TMP/cache "$BIN/ptrain" --ranks $ranks --model tiny --data "http://127.0.0.1:$(head -n 1 "$TMP/silent")/text" --out "$TMP/silent-run" 2>"$TMP/.err" &
+    SHARDLINE_CACHE=$TMP/cache "$BIN/ptrain" --ranks $ranks --model tiny --data \
+        "http://127.0.0.1:$(head -n 1 "$TMP/silent")/text" --out "$TMP/silent-run" 2>"$TMP/.err" &
     job=$!
     for _ in {1..600}; do grep -q asked "$TMP/silent" && break; sleep 0.05; done
     claim "$ranks ranks: the run waits in its start" grep -q asked "$TMP/silent"
@@ -169,7 +187,8 @@ for ranks in 1 2; do
     claim "$ranks ranks: SIGTERM ends it" [ $rc = 1 ]
     claim "$ranks ranks: soon" [ $(($(date +%s%N) - begin)) -lt 8000000000 ]
     claim "$ranks ranks: in one line" one_line
-    claim "$ranks ranks: and says what is lost" has "$err" "stopped by a signal before the first step: nothing was trained or saved"
+    claim "$ranks ranks: and says what is lost" has "$err" \
+        "stopped by a signal before the first step: nothing was trained or saved"
     kill $silent
     wait $silent 2>/dev/null
 done

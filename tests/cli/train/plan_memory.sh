@@ -1,21 +1,33 @@
 #!/usr/bin/env bash
 # all
-# plan_memory.sh - the peak that every rank's tracked allocator saw, beside what --dry-run plans for the fullest rank: within 5 % in both
-# directions, in all and by category (a category of less than 2 % of the whole: within 2 % of that), for seventeen layouts
-# of a dense model and fifteen of a mixture of experts.
+# plan_memory.sh - the peak that every rank's tracked allocator saw, beside what --dry-run plans for the
+# fullest rank: within 5 % in both directions, in all and by category (a category of less than 2 % of the
+# whole: within 2 % of that), for seventeen layouts of a dense model and fifteen of a mixture of experts.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 40000 >"$TMP/text"
-config "$TMP/model.json" hidden_size=256 num_hidden_layers=8 num_attention_heads=8 num_key_value_heads=4 head_dim=32 intermediate_size=704 vocab_size=8192
+config "$TMP/model.json" hidden_size=256 num_hidden_layers=8 num_attention_heads=8 num_key_value_heads=4 \
+    head_dim=32 intermediate_size=704 vocab_size=8192
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps 1 --seq-len 128 --global-batch 8 --threads 1)
 
 # measured NAME CATEGORY: the peak of the rank whose whole is largest
 measured() {
-    grep '"when":"end"' "$TMP/$1.jsonl" | tr '{' '\n' | sed -n "s/.*\"total\":\[[0-9]*,\([0-9]*\)\].*\"$2\":\[[0-9]*,\([0-9]*\)\].*/\1 \2/p" | sort -n | tail -n 1 | cut -d' ' -f2
+    grep '"when":"end"' "$TMP/$1.jsonl" | tr '{' '\n' |
+        sed -n "s/.*\"total\":\[[0-9]*,\([0-9]*\)\].*\"$2\":\[[0-9]*,\([0-9]*\)\].*/\1 \2/p" | sort -n |
+            tail -n 1 | cut -d' ' -f2
 }
-whole() { grep '"when":"end"' "$TMP/$1.jsonl" | tr '{' '\n' | sed -n 's/.*"total":\[[0-9]*,\([0-9]*\)\].*/\1/p' | sort -n | tail -n 1; }
-planned() { sed -n "s/^$1 *\([0-9.]*\) \([kMG]*B\) a rank$/\1 \2/p" <<<"$plan" | awk '{ print $1 * ($2 ~ /G/ ? 1e9 : $2 ~ /M/ ? 1e6 : $2 ~ /k/ ? 1e3 : 1) }'; }
+whole() {
+    grep '"when":"end"' "$TMP/$1.jsonl" | tr '{' '\n' | sed -n 's/.*"total":\[[0-9]*,\([0-9]*\)\].*/\1/p' |
+        sort -n | tail -n 1
+}
+planned() {
+    sed -n "s/^$1 *\([0-9.]*\) \([kMG]*B\) a rank$/\1 \2/p" <<<"$plan" |
+        awk '{ print $1 * ($2 ~ /G/ ? 1e9 : $2 ~ /M/ ? 1e6 : $2 ~ /k/ ? 1e3 : 1) }'
+}
 # near MEASURED PLANNED WHOLE: how many messages wait at one time is different in each run: 0.5 % of the whole
-near() { awk -v a="${1:-0}" -v b="${2:-0}" -v w="$3" 'BEGIN { d = a > b ? a - b : b - a; exit !(d <= 0.05 * a || d <= 0.005 * w || (a < 0.02 * w && d <= 0.02 * w)) }'; }
+near() {
+    awk -v a="${1:-0}" -v b="${2:-0}" -v w="$3" \
+        'BEGIN { d = a > b ? a - b : b - a; exit !(d <= 0.05 * a || d <= 0.005 * w || (a < 0.02 * w && d <= 0.02 * w)) }'
+}
 
 compare_layouts() {         # of its input, a layout a line
     local layout words plan all cat
@@ -27,7 +39,8 @@ compare_layouts() {         # of its input, a layout a line
         all=$(whole one)
         claim "$layout: the peak of all, $all bytes, as planned" near "$all" "$(planned memory)" "$all"
         for cat in params grads optim acts comm work; do
-            claim "$layout: $cat, $(measured one $cat) bytes of $all, as planned" near "$(measured one $cat)" "$(planned $cat)" "$all"
+            claim "$layout: $cat, $(measured one $cat) bytes of $all, as planned" near \
+                "$(measured one $cat)" "$(planned $cat)" "$all"
         done
     done
 }
@@ -78,6 +91,7 @@ train one
 for cat in optim grads; do eval "all_$cat=$(measured one $cat)"; done
 train one --ranks 8 --ep 8
 near_to() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0.99 * b && a < 1.01 * b) }'; }
-claim "ep 8 on 8 ranks: a rank has 1/8 of the experts' moments" near_to $((all_optim - $(measured one optim))) $((experts * 7 / 8 * 8))
+claim "ep 8 on 8 ranks: a rank has 1/8 of the experts' moments" near_to \
+    $((all_optim - $(measured one optim))) $((experts * 7 / 8 * 8))
 claim "and of their gradients" near_to $((all_grads - $(measured one grads))) $((experts * 7 / 8 * 4))
 finish

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # quick
-# resume.sh - a run that stops half way and goes on elsewhere, resharded or not, ends in the same state as one that never stopped.
+# resume.sh - a run that stops half way and goes on elsewhere, resharded or not, ends in the same state as one
+# that never stopped.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 2 40000 >"$TMP/text"
 config "$TMP/model.json"
 
 for dtype in fp32 bf16; do
-    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 8 --seq-len 31 --global-batch 8 --lr 0.01 --warmup 2 --dtype $dtype)
+    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 8 --seq-len 31 --global-batch 8 --lr 0.01 \
+        --warmup 2 --dtype $dtype)
     reference
     train half --tp 2 --ranks 4 --zero 3 --stop-after 4
     claim "$dtype: stopped at step 4" [ -d "$TMP/half/step-4" ]
@@ -18,10 +20,12 @@ for dtype in fp32 bf16; do
         shift 2
         cp "$TMP/before.jsonl" "$TMP/on.jsonl"
         rm -rf "$TMP/on"
-        run timeout -k 10 200 "$BIN/ptrain" "${common[@]}" --resume "$ckpt" --out "$TMP/on" --log "$TMP/on.jsonl" "$@"
+        run timeout -k 10 200 "$BIN/ptrain" "${common[@]}" --resume "$ckpt" --out "$TMP/on" --log \
+            "$TMP/on.jsonl" "$@"
         claim "$dtype: $what: ends well" [ $rc = 0 ]
         claim "$dtype: $what: the same final state" [ "$(state_of "$out")" = "$ref_state" ]
-        claim "$dtype: $what: the log has every step once, with the reference's bits" [ "$(bits_of "$TMP/on.jsonl")" = "$ref_bits" ]
+        claim "$dtype: $what: the log has every step once, with the reference's bits" [ \
+            "$(bits_of "$TMP/on.jsonl")" = "$ref_bits" ]
     }
     resume "tp 2 dp 2 zero 3 -> one rank" "$TMP/half/step-4"
     resume "-> tp 8" "$TMP/half/step-4" --tp 8
@@ -51,10 +55,13 @@ if command -v python3 >/dev/null; then
     train plain-run --init "$TMP/plain"
     plain=$state
     train tables-run --init "$TMP/tables"
-    claim "weights with rotary tables beside them give the state of those without" [ "$state" = "${plain:-none}" ]
-    sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true, "attention_dropout": 0.1/' "$TMP/plain/config.json"
+    claim "weights with rotary tables beside them give the state of those without" [ "$state" = \
+        "${plain:-none}" ]
+    sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true, "attention_dropout": 0.1/' \
+        "$TMP/plain/config.json"
     train untied --init "$TMP/plain"
-    claim "a head beside the embedding that it is tied to, and another one, is refused" has "$err" "set tie_word_embeddings to false"
+    claim "a head beside the embedding that it is tied to, and another one, is refused" has "$err" \
+        "set tie_word_embeddings to false"
     run pserve "$TMP/plain" --once x
     claim "by pserve too" has "$err" "set tie_word_embeddings to false"
     train dropout --model "$TMP/plain/config.json"
@@ -63,7 +70,8 @@ else
     skip "no python3 to make a folder with rotary tables"
 fi
 
-# ---- what a run that died left: its folder goes at the next start, one that a process still works on stays; the log is cut beside itself ----
+# ---- what a run that died left: its folder goes at the next start, one that a process still works on stays;
+# the log is cut beside itself ----
 common=(--data "$TMP/text" --model "$TMP/model.json" --seq-len 31 --global-batch 4 --threads 1)
 train left --steps 4 --save-every 2
 cp "$TMP/left.jsonl" "$TMP/true.jsonl"
@@ -78,12 +86,17 @@ holder=$!
 sleep 0.2
 run "$BIN/ptrain" "${common[@]}" --steps 4 --out "$TMP/left" --resume auto --log "$TMP/link.jsonl"
 kill $holder
-claim "what a run that died left is removed, and said" has "$err" "left/step-7.tmp-save, left by an interrupted process, is removed"
-claim "a folder that is locked, and one that is no save, stay" [ "$(cd "$TMP/left" && echo *)" = "mine.tmp-save step-2 step-4 step-9.tmp-save" ]
-claim "the log that a link leads to is cut, and goes on" [ "$rc/$(bits_of "$TMP/left.jsonl")" = "0/$(bits_of "$TMP/true.jsonl")" ]
-claim "the link is one still, and nothing lies beside it" eval '[ -L "$TMP/link.jsonl" ] && [ ! -e "$TMP/left.jsonl.tmp-cut" ]'
+claim "what a run that died left is removed, and said" has "$err" \
+    "left/step-7.tmp-save, left by an interrupted process, is removed"
+claim "a folder that is locked, and one that is no save, stay" [ "$(cd "$TMP/left" && echo *)" = \
+    "mine.tmp-save step-2 step-4 step-9.tmp-save" ]
+claim "the log that a link leads to is cut, and goes on" [ "$rc/$(bits_of "$TMP/left.jsonl")" = \
+    "0/$(bits_of "$TMP/true.jsonl")" ]
+claim "the link is one still, and nothing lies beside it" eval \
+    '[ -L "$TMP/link.jsonl" ] && [ ! -e "$TMP/left.jsonl.tmp-cut" ]'
 
-# ---- a tokenizer travels with the checkpoint: the folder that it came from may be gone, and is not named ----
+# ---- a tokenizer travels with the checkpoint: the folder that it came from may be gone, and is not named
+# ----
 if command -v python3 >/dev/null; then
     mkdir -p "$TMP/words"
     python3 - "$TMP/words/tokenizer.json" <<'EOF'
@@ -94,14 +107,18 @@ json.dump({"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokeni
            "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
                      "vocab": vocab, "merges": []}}, open(sys.argv[1], "w"))
 EOF
-    common=(--data "$TMP/text" --model "$TMP/model.json" --seq-len 31 --global-batch 4 --threads 1 --tokenizer "$TMP/words")
+    common=(--data "$TMP/text" --model "$TMP/model.json" --seq-len 31 --global-batch 4 --threads 1 \
+        --tokenizer "$TMP/words")
     train worded --steps 3
     whole=$state
     train words_half --steps 3 --stop-after 1
-    claim "the checkpoint names no folder" eval '! grep -q "$TMP/words" "$TMP/words_half/step-1/manifest.json"'
+    claim "the checkpoint names no folder" eval \
+        '! grep -q "$TMP/words" "$TMP/words_half/step-1/manifest.json"'
     mv "$TMP/words" "$TMP/gone"
-    run "$BIN/ptrain" --data "$TMP/text" --threads 1 --out "$TMP/words_half" --resume "$TMP/words_half/step-1" --save-every 1 --keep 1 --sample-every 1
-    claim "it goes on without that folder, to the same state, though the checkpoint it came from is removed" [ "$rc/$(state_of "$out")" = "0/$whole" ]
+    run "$BIN/ptrain" --data "$TMP/text" --threads 1 --out "$TMP/words_half" --resume \
+        "$TMP/words_half/step-1" --save-every 1 --keep 1 --sample-every 1
+    claim "it goes on without that folder, to the same state, though the checkpoint it came from is removed" \
+        [ "$rc/$(state_of "$out")" = "0/$whole" ]
     claim "and samples with the tokenizer it brought" has "$err" "sample at step 3"
 else
     skip "no python3 to make a tokenizer"

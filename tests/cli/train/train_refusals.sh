@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # all
-# train_refusals.sh - every refusal of ptrain's setup, found in its sources, is tried in train_errors.golden or train_refusals.golden (golden.sh runs
-# them), and says what to change.
+# train_refusals.sh - every refusal of ptrain's setup, found in its sources, is tried in train_errors.golden
+# or train_refusals.golden (golden.sh runs them), and says what to change.
 . "$(dirname "$0")/../lib/lib.bash"
 here=$(cd "$(dirname "$0")" && pwd)
 command -v python3 >/dev/null || { skip "no python3 to read the sources"; finish; }
