@@ -24,6 +24,9 @@ static uint32_t unit_at(const struct step *s, size_t i)
 
 static uint32_t offset_of(uint32_t unit) { return (unit >> 10) << ((unit & 0x200) >> 6); }
 
+/* NULL: the place is inside a character. */
+static const char *character_at(const char *text) { return (text[0] & 0xC0) == 0x80 ? NULL : text; }
+
 /* The replacement of the shortest text of the table that s begins with, ended by NUL; NULL: none. */
 static const char *find(const struct step *s, const char *text, size_t n)
 {
@@ -39,7 +42,7 @@ static const char *find(const struct step *s, const char *text, size_t n)
         at ^= offset_of(unit);
         if (unit >> 8 & 1) {
             uint32_t value = at < units ? unit_at(s, at) & 0x7FFFFFFF : UINT32_MAX;
-            return value < s->n_content - texts ? s->content + texts + value : NULL;
+            return value < s->n_content - texts ? character_at(s->content + texts + value) : NULL;
         }
     }
     return NULL;
@@ -95,6 +98,15 @@ static int decode(struct step *s, const char *text, size_t n)
     return 0;
 }
 
+static int is_utf8(const char *text, size_t n)
+{
+    uint32_t cp;
+    for (int len; n > 0; text += len, n -= (size_t)len)
+        if ((len = utf8_next(text, n, &cp)) <= 0)
+            return 0;
+    return 1;
+}
+
 int precompiled_load(struct step *s, const json_t *node, const char *what, struct err *e)
 {
     const char *text = NULL;
@@ -112,5 +124,7 @@ int precompiled_load(struct step *s, const json_t *node, const char *what, struc
                        "%s: Precompiled: its table of %zu bytes has a tree of %u: is it cut off", what,
                        s->n_content, bytes);
     s->count = (int)(bytes / 4);
+    if (!is_utf8(s->content + 4 + bytes, s->n_content - 4 - bytes))
+        return err_set(e, ERR_CONFIG, "%s: Precompiled: its replacements are not UTF-8", what);
     return 0;
 }

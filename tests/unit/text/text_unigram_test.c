@@ -86,11 +86,14 @@ TEST(a_model_that_cannot_be_is_refused)
     tokenizer_close(t);
 }
 
-TEST(a_table_of_replacements_that_is_cut_is_refused)
+TEST(a_table_of_replacements_that_is_cut_or_not_utf8_is_refused)
 {
-    static const char *const bad[] = { "", ",'precompiled_charsmap':'A*=='", ",'precompiled_charsmap':''",
+    static const char *const bad[] = { "",
+                                       ",'precompiled_charsmap':'A*=='",
+                                       ",'precompiled_charsmap':''",
                                        ",'precompiled_charsmap':'BAAAAA=='",
-                                       ",'precompiled_charsmap':'AwAAAAAAAAA='" };
+                                       ",'precompiled_charsmap':'AwAAAAAAAAA='",
+                                       ",'precompiled_charsmap':'BAAAAAAAAABhAIA='" /* ends with 0x80 */ };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char json[256];
         snprintf(json, sizeof json,
