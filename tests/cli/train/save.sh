@@ -88,10 +88,13 @@ go_on() {
 for async in "" --save-async; do
     for ranks in "--ranks 1" "--ranks 4 --tp 2 --zero 1"; do
         go_on "write fails ($ranks $async)" write:2:ENOSPC $ranks $async
-        go_on "fsync fails ($ranks $async)" fsync:1:EIO $ranks $async
         go_on "no room for a folder ($ranks $async)" mkdir:2:ENOSPC $ranks $async
         go_on "rename fails ($ranks $async)" rename:1:EIO $ranks $async
     done
+    go_on "fsync of the folder fails ($async)" fsync:1:EIO $async
+    go_on "fsync of a file fails ($async)" fsync:2:EIO $async
+    # each rank counts its own: only rank 0, which publishes, has so many
+    go_on "fsync fails while rank 0 publishes ($async)" fsync:7:EIO --ranks 4 --tp 2 --zero 1 $async
     # the first mkdir is --out itself, the second the folder of step 2; the third that of step 4
     expect=step-6 go_on "--keep 1 ($async)" mkdir:3:ENOSPC --keep 1 $async
     export SHARDLINE_IO_FAULT=write:2:ENOSPC
