@@ -2,11 +2,12 @@
 """before_after.py - speed of two builds, in turn: did a change make something slower?
 
 usage: before_after.py OLD NEW [--rounds N] [--steps N] [--rows WORD,WORD]     OLD, NEW: folders with the
-programs Rows: training of the 110m model in fp32 and bf16 at 2 ranks (the best of --steps steps), decode of 1
-and 32 sequences of the 110m model in bf16, reshard of 1.6 GB from one rank to tp 2. The builds take turns,
-and every other round the new one goes first. Prints the median of each build and the median of the ratios
-new/old of the rounds (above 1: the new one is faster). Needs 6 GB in TMPDIR and a machine that does nothing
-else."""
+programs
+Rows: training of the 110m model in fp32 and bf16 at 2 ranks (the best of --steps steps), decode of 1 and 32
+sequences of the 110m model in bf16, reshard of 1.6 GB from one rank to tp 2. The builds take turns, and every
+other round the new one goes first. Prints the median of each build and the median of the ratios new/old of
+the
+rounds (above 1: the new one is faster). Needs 6 GB in TMPDIR and a machine that does nothing else."""
 import argparse
 import os
 import shutil

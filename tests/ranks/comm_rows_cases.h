@@ -1,6 +1,6 @@
 /* comm_rows_cases.h - all-to-alls of rows: the end of comm_cases.h, which has what they use. */
 /* Rows that rank `from` sends to rank `to`: some pairs exchange none. Round 7: rank 0 sends and gets none;
- * round 8: nobody does. */
+ * in round 8 no rank sends rows. */
 static int64_t exchanged(int from, int to, int round)
 {
     if (round == 8 || (round == 7 && (from == 0 || to == 0)))

@@ -1,11 +1,14 @@
 """What reshard writes for PyTorch and DeepSpeed, loaded by them: every weight, moment and step must have the
-bits of the native checkpoint, and the next step of their AdamW must be the one that those numbers give.
+bits of the native checkpoint, and the
+next step of their AdamW must be the one that those numbers give.
 
 usage: foreign_peers.py RANKS NATIVE KIND=WRITTEN…       NATIVE: fp32, whole tensors with moments (tp 1, zero
-0) KIND: dcp-save    torch.distributed.checkpoint.format_utils.dcp_to_torch_save
+                                                         0)
+KIND: dcp-save    torch.distributed.checkpoint.format_utils.dcp_to_torch_save
       dcp-plain   into a model without parallelism        dcp-flat   the same, options of the optimizer by
-      name of the parameter dcp-fsdp    into an FSDP2 model on RANKS ranks ds-1 ds-2 ds-3    into a DeepSpeed
-      engine of that ZeRO stage on RANKS ranks
+                  name of the parameter
+      dcp-fsdp    into an FSDP2 model on RANKS ranks
+      ds-1 ds-2 ds-3    into a DeepSpeed engine of that ZeRO stage on RANKS ranks
 A line for each: KIND=WRITTEN ok, or what is wrong."""
 import glob, json, os, socket, subprocess, sys, tempfile, traceback, warnings
 

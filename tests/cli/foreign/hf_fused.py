@@ -2,8 +2,10 @@
 ours.
 
     fuse FROM TO           every expert into mlp.experts.gate_up_proj [E, 2 I, H] and mlp.experts.down_proj
-    [E, H, I] same A B               the same tensors, byte for byte edit FROM TO CODE      CODE changes t, a
-    dict of name -> [dtype, shape, bytes]; turn(NAME…) swaps the two last dims of those that end so
+                           [E, H, I]
+    same A B               the same tensors, byte for byte
+    edit FROM TO CODE      CODE changes t, a dict of name -> [dtype, shape, bytes]; turn(NAME…) swaps the two
+                           last dims of those that end so
 """
 import collections
 import glob

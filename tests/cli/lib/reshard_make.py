@@ -2,7 +2,7 @@
 """A small Hugging Face folder for the reshard scripts, every element its own value.
 
     reshard_make.py DIR [KEY=VALUE...]      keys of config.json, gauss=1 for values that look like weights,
-    and derived=1 for
+                                            and derived=1 for
                                             the rotary tables that older folders carry too
 """
 import json, os, random, struct, sys

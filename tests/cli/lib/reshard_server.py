@@ -2,16 +2,22 @@
 port. A line a request to LOG.
 
     /ok/…  ranges, strong etag   /plain/…  no ranges       /date/…  no etag, Last-Modified      /busy/…  503
-    with Retry-After, every second time /cut/… connections end early /wrong/…  other bytes     /first/… wrong
-    Content-Range         /change/… another etag after the tables /stall/… sends nothing more  /gone/…   403
-    /to/HOST:PORT/… redirects there      /gzip/… says Content-Encoding: gzip /later/… 429, Retry-After: 1, the
-    first time (/laterdate/: as a date)     /closed/…  503 with a Retry-After of an hour and more /swap/…
-    another version of the file after two large parts                  /plaincut/… no ranges, cut the first
-    time /hub/owner/name/resolve/REV/…  like the hub: X-Linked-Etag (/hubbad: a wrong one), redirects to /ok/;
-    wants the token /move/owner/name/resolve/REV/… like the hub, whose branch main moves on after three
-    requests: commits are folders /republish/… another etag of every file from the first request for weights
-    on /endless-WHAT/… an answer without an end: probe, redirect, slow (redirect), error (page), hints,
-    header, line, trailer
+           with Retry-After, every second time
+    /cut/… connections end early /wrong/…  other bytes     /first/… wrong Content-Range         /change/…
+                                           another etag after the tables
+    /stall/… sends nothing more  /gone/…   403             /to/HOST:PORT/… redirects there      /gzip/… says
+                                 Content-Encoding: gzip
+    /later/… 429, Retry-After: 1, the first time (/laterdate/: as a date)     /closed/…  503 with a
+    Retry-After of an hour and more
+    /swap/…  another version of the file after two large parts                  /plaincut/… no ranges, cut the
+             first time
+    /hub/owner/name/resolve/REV/…  like the hub: X-Linked-Etag (/hubbad: a wrong one), redirects to /ok/;
+                                   wants the token
+    /move/owner/name/resolve/REV/… like the hub, whose branch main moves on after three requests: commits are
+    folders
+    /republish/… another etag of every file from the first request for weights on
+    /endless-WHAT/… an answer without an end: probe, redirect, slow (redirect), error (page), hints, header,
+    line, trailer
 A line a request: the first part, the rest, Range, auth=yes|no, sent=N, early when Retry-After was not waited
 for, session=… of S3"""
 import email.utils

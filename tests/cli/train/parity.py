@@ -1,7 +1,9 @@
 """parity.py options RUN                          the options of ptrain for a reference run
 parity.py compare RUN LOG CKPT HF_DIR TMP CKPT1   our run against it; status: 1 steps differ, + 2 tensors
-differ, + 4 no numpy parity.py steps RUN LOG TMP                       only the steps parity.py moments CKPT
-PREFIX FILE                    the tensors of an optimizer file under their weights' names
+                                                  differ, + 4 no numpy
+parity.py steps RUN LOG TMP                       only the steps
+parity.py moments CKPT PREFIX FILE                    the tensors of an optimizer file under their weights'
+                                                      names
 
 CKPT1 is a run of one step with --beta1 0 --clip 0: its first moments are the gradient.
 

@@ -1,10 +1,12 @@
 """parity_torch.py make DIR DOCS.bin DOCS.jsonl      reference runs of transformers, a folder each: init/,
-run.json, steps.jsonl, *.safetensors parity_torch.py compare RUN FILE WEIGHTS.safetensors   every tensor of
-RUN/FILE.safetensors against ours; status 1: some differ
+                                                     run.json, steps.jsonl, *.safetensors
+parity_torch.py compare RUN FILE WEIGHTS.safetensors   every tensor of RUN/FILE.safetensors against ours;
+                                                       status 1: some differ
 
 The folders are as those of $FIXTURES/hf/train, for the families that have none there. Every run is made in
-fp32 and again in fp64: how far the two drift apart is what sets the tolerance of a tensor, 20 times that, as
-the fixtures' own checker has it."""
+fp32 and again in fp64: how far
+the two drift apart is what sets the tolerance of a tensor, 20 times that, as the fixtures' own checker has
+it."""
 import json
 import math
 import os
