@@ -85,33 +85,39 @@ static int gather_logits(const struct model *m, struct forward_work *w, int64_t 
     return 0;
 }
 
-static int wanted_logits(struct pass *p, struct weights *ws, struct forward_work *w,
-                         const struct batch *batch, struct head_out *out, struct err *e)
+void model_pick_rows(const struct model *m, void *to, const void *from, const int32_t *list, int64_t n)
 {
-    struct model *m = p->m;
+    int64_t rows = 0;
+    for (int64_t i = 0; i < n; i++)
+        rows = list[i] >= rows ? list[i] + 1 : rows;
+    if (n)
+        KERNEL(m->dev, embed, rows_of(to, m->dt, n, m->hidden), rows_of(from, m->dt, rows, m->hidden), 0,
+               list);
+}
+
+int model_forward_head(struct model *m, struct weights *ws, int64_t n, struct forward_work *w,
+                       struct head_out *out, struct err *e)
+{
+    struct pass p = { .m = m, .r = rows_whole(n) };
     int unit = (int)m->n_layers + 1, alone = comm_size(m->tp) == 1;
-    int64_t n = batch->n_want;
     int64_t width = alone ? m->vocab : block_size(m->vocab, m->grain) * (m->grain / comm_size(m->tp));
     struct unit_buf b = { 0 };
     int rc;
 
-    KERNEL(m->dev, embed, rows_of(w->picked, m->dt, n, m->hidden), rows_of(w->x, m->dt, w->rows, m->hidden),
-           0, batch->want);
     b.branch[0].x = w->picked;
     b.branch[0].h = w->norm_out;
     b.branch[0].stat = w->stat;
     b.branch[0].head.logits = alone ? w->logits : w->part_logits;
     b.branch[0].head.logit_ld = width;
 
-    if ((rc = ws->get(ws, unit, 0, &p->uw, e)) < 0)
+    if ((rc = ws->get(ws, unit, 0, &p.uw, e)) < 0)
         return rc;
-    p->r = rows_whole(n);
-    rc = unit_forward(p, &m->unit[unit], &b, NULL, e);
+    rc = unit_forward(&p, &m->unit[unit], &b, NULL, e);
     if (rc >= 0 && !alone)
         rc = gather_logits(m, w, n, width, e);
     *out = (struct head_out){ w->logits, m->stat, m->stat + m->max_rows };
     ws->put(ws, unit);
-    return rc;
+    return rc < 0 ? rc : dev_check(m->dev, e);
 }
 
 static int one_unit(struct pass *p, struct weights *ws, struct forward_work *w, int unit, int next,
@@ -145,7 +151,8 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                       .seq = b->seq,
                       .n_seq = b->n_seq,
                       .whole_pages = 1,
-                      .grouped = b->grouped };
+                      .grouped = b->grouped,
+                      .exchange = b->exchange };
     int rc = 0;
 
     if (b->n_rows > w->rows || b->n_want > w->logit_rows || b->n_rows > m->max_rows)
@@ -153,6 +160,10 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                        "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld",
                        (long long)b->n_rows, (long long)b->n_want, (long long)w->rows,
                        (long long)w->logit_rows);
+    for (int unit = at->first_unit; !b->n_rows && unit <= at->last_unit; unit++)
+        TRY(keys_stored(&p, e));
+    if (!b->n_rows)
+        goto out;
     if (m->pos)
         positions_of(b->seq, b->n_seq, m->pos);
     for (int i = 0; i < b->n_seq; i++)
@@ -164,9 +175,11 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
         int more = unit < at->last_unit || (at->has_head && b->n_want);
         TRY(one_unit(&p, ws, w, unit, more ? unit + 1 : 0, e));
     }
-    if (at->has_head && b->n_want)
-        TRY(wanted_logits(&p, ws, w, b, out, e));
     rc = dev_check(m->dev, e);
+    if (rc >= 0 && at->has_head && b->n_want) {
+        model_pick_rows(m, w->picked, w->x, b->want, b->n_want);
+        rc = model_forward_head(m, ws, b->n_want, w, out, e);
+    }
 out:
     return rc;
 }

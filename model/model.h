@@ -237,15 +237,22 @@ static inline int rows_shared(const struct seq_rows *r) { return r->own_len < r-
 
 /* ---- forward without backward: the server, samples ---- */
 
+/* For sequences of whose rows other ranks compute some, into pages that they all see. Every layer of this
+ * rank's stage calls `stored` once, in order, when its keys and values are in the pages and before it reads
+ * those of other rows: all of them are there when it returns. */
+struct key_exchange {
+    int (*stored)(struct key_exchange *x, struct err *e);
+};
 struct batch {
-    int64_t n_rows;
+    int64_t n_rows;     /* 0 is allowed with an exchange: then nothing else happens */
     const int32_t *ids; /* [n_rows], of the host */
     int n_seq;
     /* [n_seq]. Without `grouped` a page holds all layers, model_page_bytes each, those of page group 0 first;
      * with it a page of seq holds the layers of group 0, a page of grouped those of group 1. */
     const struct attn_seq *seq, *grouped;
-    int64_t n_want;      /* rows whose logits are wanted; 0: no head */
-    const int32_t *want; /* [n_want], of the host, ascending */
+    struct key_exchange *exchange; /* borrowed; NULL: every sequence's rows are all here */
+    int64_t n_want;                /* rows whose logits are wanted; 0: no head */
+    const int32_t *want;           /* [n_want], of the host, ascending */
 };
 /* Work memory of model_forward: x the residual stream, the rest private to forward.c. */
 struct forward_work {
@@ -277,6 +284,13 @@ int model_forward(struct model *m, struct weights *ws, const struct batch *b, st
  * there but by the last one, which alone fills *out. */
 int model_forward_part(struct model *m, struct weights *ws, int chunk, const struct batch *b,
                        struct forward_work *w, struct head_out *out, struct err *e);
+
+/* The parts of what becomes of wanted rows, for callers whose rows come from several ranks. Rows list[n] (of
+ * the host) of `from` to `to`, both dt [][hidden] of the device, apart from each other. Not collective. */
+void model_pick_rows(const struct model *m, void *to, const void *from, const int32_t *list, int64_t n);
+/* Logits of the n rows in w->picked, on the stage with the head. Collective over tp. */
+int model_forward_head(struct model *m, struct weights *ws, int64_t n, struct forward_work *w,
+                       struct head_out *out, struct err *e);
 
 /* ---- training: forward that keeps, backward that accumulates ---- */
 

@@ -291,6 +291,7 @@ struct pass {
     int n_seq;
     int whole_pages;                /* pages hold all layers of a group, or all layers */
     const struct attn_seq *grouped; /* the sequences in the pages of group 1; NULL: seq's hold all layers */
+    struct key_exchange *exchange;  /* struct batch */
     const struct unit_weights *uw;  /* of the unit */
     /* training */
     struct train_work *w;
@@ -412,6 +413,11 @@ void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos);
 struct page_place page_place(const struct model *m, int64_t layer);
 /* Sets a's sequences, and where the layer begins in their pages. */
 void page_point(const struct pass *p, const struct page_place *at, struct attn *a);
+/* The keys and values of the layer are in their pages: waits for those of other ranks. */
+static inline int keys_stored(const struct pass *p, struct err *e)
+{
+    return p->exchange ? p->exchange->stored(p->exchange, e) : 0;
+}
 /* A parameter's weights in natural order, NULL: none of this unit, or a matrix that is only packed. */
 const void *weight_at(const struct pass *p, int part);
 /* A parameter with a dtype of its own, NULL: none. */

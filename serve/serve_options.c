@@ -59,10 +59,13 @@ static const struct opt table[] = {
     { OPT_GROUP, "Layout and memory" },
     { OPT_INT,    "tp",                   AT(tp),                 "1",         "N",
       "ranks that share every matrix; the answer has the same bits for each", 1, GRAIN_MAX },
+    { OPT_INT,    "cp",                   AT(cp),                 "1",         "N",
+      "groups of tp ranks that divide the rows of a step, so that a long prompt's first token comes "
+      "sooner; each has the weights, all share the pages. The same bits", 1, 64 },
     { OPT_INT,    "ep",                   AT(ep),                 "1",         "N",
       "1: tp cuts every expert; tp: each rank has whole experts. The same bits", 1, GRAIN_MAX },
     { OPT_INT,    "replicas",             AT(replicas),           "1",         "R",
-      "groups of tp ranks behind one port, each with the whole model; a request goes where its "
+      "groups of tp * cp ranks behind one port, each with the whole model; a request goes where its "
       "beginning is cached", 1, 4096 },
     { OPT_INT,    "ctx",                  AT(ctx),                "0",         "N",
       "tokens of a prompt and its answer together (0: the model's, or what memory allows)", 0, 1e9 },
@@ -159,6 +162,11 @@ int server_check_options(const struct server *s, const unsigned char *given, str
     int rc = check_once(s, given, e);
     if (rc < 0)
         return rc;
+    if (s->o.cp > 1 && s->o.ep > 1)
+        return err_set(e, ERR_USAGE,
+                       "--ep %lld with --cp %lld is not built: leave --ep out (tp cuts every expert), or use "
+                       "--tp %lld --ep %lld without --cp",
+                       (long long)s->o.ep, (long long)s->o.cp, (long long)s->o.ep, (long long)s->o.ep);
     if (name && (!*name || strlen(name) >= sizeof s->name))
         return err_set(e, ERR_USAGE, "--model-name has %zu bytes, must have 1 to %zu", strlen(name),
                        sizeof s->name - 1);

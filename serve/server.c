@@ -53,14 +53,40 @@ static void choose_steps(struct server *s)
     if (!s->o.max_batch)
         s->o.max_batch = gpu ? 256 : 32;
     if (!s->o.prefill_chunk)
-        s->o.prefill_chunk = gpu ? 2048 : 256;
+        s->o.prefill_chunk = (gpu ? 2048 : 256) * s->o.cp;
+}
+
+/* The groups of this rank's replica. */
+static int open_groups(struct server *s, struct err *e)
+{
+    struct replica_ranks *r = &s->ranks;
+    struct comm **axis = s->mesh.axis;
+    int shares, place, rc = 0;
+
+    *r = (struct replica_ranks){ .all = axis[AXIS_TP], .tp = axis[AXIS_TP], .stage = axis[AXIS_TP] };
+    if (s->o.cp == 1)
+        return 0;
+    TRY(comm_split(&s->own_all, s->mesh.all, s->mesh.at[AXIS_DP], e));
+    r->all = r->stage = s->own_all;
+    r->cp = axis[AXIS_CP];
+    comm_shared_group(r->cp, &place, &shares);
+    if (s->dev->memory || shares < comm_size(r->cp))
+        rc = err_set(
+            e, ERR_USAGE,
+            "--cp %lld: its ranks share keys and values in the memory of one machine, and %s: use --tp "
+            "or --replicas, or ranks of one machine",
+            (long long)s->o.cp,
+            s->dev->memory ? "a GPU's ranks have memory of their own" : "some are on another one");
+    TRY(comm_agree(s->mesh.all, rc, e));
+out:
+    return rc;
 }
 
 static int open_ranks(struct server *s, char **argv, struct err *e)
 {
-    int n = (int)(s->o.tp * s->o.replicas), rc;
+    int n = (int)(s->o.tp * s->o.cp * s->o.replicas), rc;
     int size[AXIS_COUNT] = {
-        [AXIS_TP] = (int)s->o.tp, [AXIS_CP] = 1, [AXIS_DP] = (int)s->o.replicas, [AXIS_PP] = 1
+        [AXIS_TP] = (int)s->o.tp, [AXIS_CP] = (int)s->o.cp, [AXIS_DP] = (int)s->o.replicas, [AXIS_PP] = 1
     };
     int threads = (int)s->o.threads;
 
@@ -76,7 +102,7 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
     if (world_device_route(s->world))
         log_line(&s->log, "the device's memory goes between ranks %s", world_device_route(s->world));
     TRY(mesh_open(&s->mesh, s->world, size, e));
-    s->tp = s->mesh.axis[AXIS_TP];
+    TRY(open_groups(s, e));
     if (threads > 1) { /* after MPI has started */
         TRY(dev_threads(s->dev, threads, e));
     }
@@ -102,7 +128,7 @@ static int wait_background(struct server *s, struct err *e)
         if (world_stop_signal(s->world))
             background_cancel(&s->background);
         background_wait(&s->background, SYNC_MS);
-        rc = background_sync(&s->background, s->tp, s->mesh.all, e);
+        rc = background_sync(&s->background, s->ranks.tp, s->mesh.all, e);
     } while (rc == 0);
     if (rc < 0) {
         background_abort(&s->background);
@@ -255,14 +281,15 @@ static int load_model(struct server *s, struct err *e)
 {
     struct layout lay = server_layout(s);
     struct model_info *l = &s->loaded;
+    struct step_limits step = engine_step(&s->size);
     struct model_open how = { .layout = lay,
                               .dev = s->dev,
-                              .tp = s->tp,
-                              .ep = lay.ep > 1 ? s->tp : NULL,
-                              .tp_rank = comm_rank(s->tp),
+                              .tp = s->ranks.tp,
+                              .ep = lay.ep > 1 ? s->ranks.tp : NULL,
+                              .tp_rank = comm_rank(s->ranks.tp),
                               .dt = server_dtype(s),
                               .fast = s->o.numerics,
-                              .max_rows = engine_max_rows(&s->size),
+                              .max_rows = step_model_rows(&s->ranks, &step),
                               .max_pos = s->service.ctx };
     int rc = model_open(&l->m, &l->cfg, &how, e);
 
@@ -283,12 +310,14 @@ out:
 
 static void print_ready(const struct server *s)
 {
-    char kv[32];
+    char kv[32], cp[32] = "";
     int v6 = strchr(s->o.host, ':') != NULL;
     log_bytes(kv, (double)s->o.replicas * (double)server_kv_bytes(s));
-    printf("pserve: ready on http%s://%s%s%s:%d (tp=%lld, replicas=%lld, kv=%s)\n", s->o.tls_cert ? "s" : "",
-           v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_server_port(s->http), (long long)s->o.tp,
-           (long long)s->o.replicas, kv);
+    if (s->o.cp > 1)
+        snprintf(cp, sizeof cp, ", cp=%lld", (long long)s->o.cp);
+    printf("pserve: ready on http%s://%s%s%s:%d (tp=%lld, replicas=%lld, kv=%s%s)\n",
+           s->o.tls_cert ? "s" : "", v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_server_port(s->http),
+           (long long)s->o.tp, (long long)s->o.replicas, kv, cp);
     fflush(stdout);
 }
 
@@ -296,7 +325,7 @@ static int open_engine(struct server *s, struct err *e)
 {
     struct engine_setup in = { .sv = &s->service,
                                .world = s->world,
-                               .tp = s->tp,
+                               .ranks = s->ranks,
                                .loaded = &s->loaded,
                                .n_here = comm_local_size(s->mesh.all),
                                .size = s->size,
@@ -391,6 +420,7 @@ void server_close(struct server *s, int rc)
     keys_close(&s->keys);
     keys_close(&s->admin_keys);
     if (s->world) {
+        comm_close(s->own_all);
         mesh_close(&s->mesh);
         world_close(s->world);
     }

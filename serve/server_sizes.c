@@ -25,7 +25,8 @@ static int64_t weight_bytes(const struct model_config *c, enum dtype dt, struct 
     return n * (int64_t)dtype_size(dt);
 }
 
-/* Bytes of a page of a group on all ranks of a replica together; 0: there is no such group. */
+/* Bytes of a page of a group on all ranks of a replica together, where those of cp share one; 0: there is no
+ * such group. */
 static int64_t page_bytes(const struct server *s, int group)
 {
     const struct model_config *c = &s->loaded.cfg;
@@ -71,20 +72,20 @@ struct layout server_layout(const struct server *s)
 /* Bytes of a step's buffers at contexts of ctx tokens. m: from model_shape(). */
 static int64_t work_bytes(const struct server *s, struct model *m, int64_t ctx)
 {
-    int64_t rows = engine_max_rows(&s->size);
+    const struct step_limits step = engine_step(&s->size);
     struct forward_work none;
     struct arena a = { 0 };
 
-    m->tp = s->tp; /* borrowed: its size is asked for */
-    forward_work_carve(m, &a, rows, s->size.max_wants, &none);
-    return (int64_t)(a.used + model_tables_measure(m, rows, ctx));
+    m->tp = s->ranks.tp; /* borrowed: its size is asked for */
+    step_work_carve(m, &s->ranks, &step, &a, &none);
+    return (int64_t)(a.used + model_tables_measure(m, step_model_rows(&s->ranks, &step), ctx));
 }
 
 /* The shape of this rank's part of the model; the caller closes m. */
 static int shape_rank(const struct server *s, struct model *m, struct err *e)
 {
     const struct layout lay = server_layout(s);
-    return model_shape(m, &s->loaded.cfg, &lay, layout_at(&lay, comm_rank(s->tp)), server_dtype(s),
+    return model_shape(m, &s->loaded.cfg, &lay, layout_at(&lay, comm_rank(s->ranks.tp)), server_dtype(s),
                        s->o.numerics, e);
 }
 
@@ -104,7 +105,7 @@ static int64_t rest_bytes(const struct server *s, struct err *e)
         return rc;
     int64_t work = work_bytes(s, &m, s->o.ctx && s->o.ctx < c->max_pos ? s->o.ctx : c->max_pos);
     model_close(&m);
-    return (weights + work * s->o.tp) * s->o.replicas;
+    return (weights + work * s->o.tp) * s->o.cp * s->o.replicas;
 }
 
 /* What a rank will hold: weights and packs, keys and values, a step's buffers; what reading the weights needs
@@ -116,7 +117,7 @@ static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct 
     int rc = shape_rank(s, &m, e);
     if (rc < 0)
         return rc;
-    int64_t kv = server_kv_bytes(s) / s->o.tp, work = work_bytes(s, &m, s->service.ctx);
+    int64_t kv = server_kv_bytes(s) / (s->o.tp * s->o.cp), work = work_bytes(s, &m, s->service.ctx);
     bytes[MEM_PARAMS] = (int64_t)resident_measure(&m, &reading);
     bytes[MEM_KV] = kv;
     bytes[MEM_WORK] = (int64_t)reading > kv + work ? (int64_t)reading - kv : work;

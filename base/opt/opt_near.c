@@ -81,6 +81,7 @@ static const struct {
     { "pipeline-model-parallel-size", "pp", NULL },
     { "pp-size", "pp", NULL },
     { "context-parallel-size", "cp", NULL },
+    { "prefill-context-parallel-size", "cp", NULL },
     { "expert-model-parallel-size", "ep", NULL },
     { "expert-parallel-size", "ep", NULL },
     { "enable-expert-parallel", "ep", NULL },

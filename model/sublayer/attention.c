@@ -154,13 +154,15 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     struct head_norm norm = head_norms(p, s);
     const struct rope_table *rope = rope_of(p, s);
 
-    (void)e;
     KERNEL(m->dev, linear, qkv, h, weight_pack(p, s, PACK_QKV));
     walk_bias(p, s->part[Q_BIAS], qkv, 0, heads);
     walk_bias(p, s->part[K_BIAS], qkv, heads, kv);
     walk_bias(p, s->part[V_BIAS], qkv, heads + kv, kv);
     walk_bias(p, s->part[QKV_BIAS], qkv, 0, qkv.cols);
     KERNEL(m->dev, rope_store, &a, q, qkv, heads_normed(s) ? &norm : NULL, rope->cos, rope->sin);
+    int rc = keys_stored(p, e);
+    if (rc < 0)
+        return rc;
     KERNEL(m->dev, attn, &a, o, buf->lse, q);
     KERNEL(m->dev, linear, rows_of(m->sum_rows, DT_F32, rows, m->hidden), o, weight_pack(p, s, PACK_O));
     return 0;

@@ -235,9 +235,11 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     struct mat out = rows_of(b->out, m->dt, rows, heads * a->kv_rank);
     struct mat values = rows_of(b->values_fp32, DT_F32, rows, heads * a->v);
 
-    (void)e;
     make_q(p, s, b, h);
     store_keys(p, s, b, &at, h);
+    int rc = keys_stored(p, e);
+    if (rc < 0)
+        return rc;
     by_heads(p, s, PACK_KEYS, absorbed, rows_of(b->raw_dt, m->dt, rows, q_cols(a)), a->nope + a->rope,
              a->nope);
     KERNEL(m->dev, latent_q, &at, q, absorbed, rows_of(b->raw, DT_F32, rows, q_cols(a)),

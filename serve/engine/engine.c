@@ -19,23 +19,6 @@
 
 static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
 
-/* The step's work area: planned first, then carved out of one allocation. */
-static int open_work(struct engine *en, struct model *m, struct err *e)
-{
-    const struct engine_size *size = &en->in.size;
-    int64_t rows = engine_max_rows(size);
-    struct arena a = { 0 };
-    forward_work_carve(m, &a, rows, size->max_wants, &en->work);
-    en->work_memory = dev_alloc(m->dev, MEM_WORK, a.used);
-    if (!en->work_memory)
-        return err_set(e, ERR_MEMORY,
-                       "no memory for steps of %lld rows (%zu MiB): lower --prefill-chunk or --max-batch",
-                       (long long)rows, a.used >> 20);
-    a = (struct arena){ .base = en->work_memory, .size = a.used };
-    forward_work_carve(m, &a, rows, size->max_wants, &en->work);
-    return 0;
-}
-
 /* What only the rank that plans needs. */
 static int open_planner(struct engine *en, struct model *m, struct err *e)
 {
@@ -56,21 +39,21 @@ out:
 int engine_open(struct engine *en, const struct engine_setup *in, struct err *e)
 {
     struct model *m = &in->loaded->m;
+    struct step_limits step = engine_step(&in->size);
     int rc;
     memset(en, 0, sizeof *en);
     en->in = *in;
     for (int g = 0; g < PAGE_GROUPS && in->size.pool[g].n_pages; g++) {
         int64_t layers = model_group_layers(&m->table.cfg, g, m->n_layers);
-        TRY(kv_open(&en->kv[g], m->dev, in->size.pool[g].n_pages, model_page_bytes(m) * (size_t)layers, e));
+        TRY(kv_open(&en->kv[g], m->dev, in->ranks.cp, in->size.pool[g].n_pages,
+                    model_page_bytes(m) * (size_t)layers, e));
     }
     TRY(step_message_open(&en->message, in->size.max_seqs, e));
-    TRY(open_work(en, m, e));
+    TRY(step_work_open(&en->work, m, &in->ranks, &step, e));
     if (in->router)
         TRY(open_planner(en, m, e));
     rc = 0;
 out:
-    if (rc < 0)
-        engine_close(en);
     return rc;
 }
 
@@ -84,7 +67,7 @@ void engine_close(struct engine *en)
     step_message_close(&en->message);
     for (int g = 0; g < PAGE_GROUPS; g++)
         kv_close(&en->kv[g]);
-    dev_free(en->in.loaded->m.dev, en->work_memory);
+    step_work_close(&en->work);
     memset(en, 0, sizeof *en);
 }
 
@@ -306,7 +289,8 @@ static int run_command(struct engine *en, struct err *e)
     if (op == STEP_SYNC)
         return sync_reload(en, e);
     if (op == STEP_LOAD) {
-        reload_begin(&en->reload, en->in.loaded, step_message_text(&en->message), en->in.n_here);
+        reload_begin(&en->reload, en->in.loaded, step_message_text(&en->message), en->in.ranks.all,
+                     en->in.n_here);
         return 0;
     }
     if (op == STEP_SWAP)
@@ -426,21 +410,11 @@ static int run_step(struct engine *en, struct err *e)
 {
     struct model *m = &en->in.loaded->m;
     struct step_message *p = &en->message;
-    struct batch b = { .n_rows = p->n_rows,
-                       .ids = p->ids,
-                       .n_seq = p->n_seq,
-                       .seq = p->seq[0],
-                       .grouped = en->kv[1].base ? p->seq[1] : NULL,
-                       .n_want = p->n_want,
-                       .want = p->want };
     struct head_out head = { 0 };
-    int rc = step_message_map_pages(p, en->kv, e);
 
-    if (rc < 0)
-        return rc;
     if (en->inbox)
         count_step(en);
-    rc = model_forward(m, &en->in.loaded->weights.w, &b, &en->work, &head, e);
+    int rc = step_run(&en->work, m, &en->in.loaded->weights.w, p, en->kv, &head, e);
     if (rc < 0 || !en->inbox)
         return rc;
     en->n_steps++;
@@ -459,7 +433,7 @@ static int run_steps(struct engine *en, int64_t limit, struct err *e)
     while (op != STEP_STOP) {
         if (en->inbox)
             TRY(next_op(en, limit, &op, e));
-        TRY(step_message_broadcast(&en->message, en->in.tp, e));
+        TRY(step_message_broadcast(&en->message, en->in.ranks.all, e));
         op = en->message.op;
         if (op == STEP_RUN)
             TRY(run_step(en, e));

@@ -15,6 +15,7 @@
 #include "serve/engine/kv.h"
 #include "serve/metrics.h"
 #include "serve/engine/step_message.h"
+#include "serve/engine/step_run.h"
 #include "serve/weights/reload.h"
 #include "serve/api/request.h"
 #include "serve/replicas/router.h"
@@ -28,19 +29,21 @@ struct engine_size {
     int prefix_cache;  /* 1: pages are kept for prompts with the same beginning */
     struct kv_pool pool[PAGE_GROUPS];
 };
-/* Rows in a step at most. */
-static inline int64_t engine_max_rows(const struct engine_size *s) { return s->max_seqs + s->chunk; }
+static inline struct step_limits engine_step(const struct engine_size *s)
+{
+    return (struct step_limits){ s->max_seqs, s->max_seqs + s->chunk, s->max_wants };
+}
 
 /* What an engine works with. Everything is borrowed and outlives the engine. */
 struct engine_setup {
     struct service *sv;
     struct world *world;
-    struct comm *tp;
+    struct replica_ranks ranks;
     struct model_info *loaded; /* its model and weights, which a reload replaces */
     int n_here;                /* ranks on this machine that load at the same time */
     struct engine_size size;
     struct router
-        *router;     /* its first replica is this engine's; NULL on ranks that are not the first of tp */
+        *router;     /* its first replica is this engine's; NULL on ranks that are not the first of it */
     int is_follower; /* another process decides when this engine ends */
     struct log *log; /* or NULL */
 };
@@ -50,8 +53,7 @@ struct engine {
     struct reload reload; /* other weights, read beside the present ones */
     struct kv kv[PAGE_GROUPS];
     struct step_message message;
-    struct forward_work work;
-    void *work_memory; /* of work; device memory */
+    struct step_work work;
 
     /* rank 0 only: */
     struct inbox *inbox; /* of the router's first replica; NULL on the other ranks */
@@ -66,14 +68,14 @@ struct engine {
     int synced;                /* and there was no step since */
 };
 
-/* Allocates all of the rank's memory for serving: pages, work area, messages. ERR_MEMORY. Every rank of tp,
- * main thread; makes no collective call. */
+/* Allocates all of the rank's memory for serving: pages, work area, messages. ERR_MEMORY. Main thread;
+ * collective over the replica. After an error engine_close() frees what is there. */
 int engine_open(struct engine *en, const struct engine_setup *in, struct err *e);
-/* Frees it. Safe on zeroes. */
+/* Frees it. Safe on zeroes. Collective over the ranks that share pages. */
 void engine_close(struct engine *en);
 /* Runs until a signal asks for the end and every request has its answer, or until `limit` requests have been
  * answered (0: no limit): returns 0. Or until something fails: then every request in work has been answered
- * with a 503. Collective over tp, main thread. */
+ * with a 503. Collective over the replica, main thread. */
 int engine_run(struct engine *en, int64_t limit, struct err *e);
 
 #endif

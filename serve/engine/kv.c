@@ -50,10 +50,21 @@ void page_release(struct page_list *l, int32_t page)
         l->free[l->n_free++] = page;
 }
 
-int kv_open(struct kv *kv, struct dev *dev, int32_t n_pages, size_t page_bytes, struct err *e)
+int kv_open(struct kv *kv, struct dev *dev, struct comm *cp, int32_t n_pages, size_t page_bytes,
+            struct err *e)
 {
-    *kv = (struct kv){ .page_bytes = page_bytes, .n_pages = n_pages, .dev = dev };
-    kv->base = dev_alloc(dev, MEM_KV, page_bytes * (size_t)n_pages);
+    size_t bytes = page_bytes * (size_t)n_pages;
+    void *base = NULL;
+
+    *kv = (struct kv){ .page_bytes = page_bytes, .n_pages = n_pages, .dev = dev, .n_shares = 1 };
+    if (cp && comm_alloc_shared(&base, cp, MEM_KV, bytes, e) >= 0) {
+        kv->cp = cp;
+        kv->rank = comm_rank(cp);
+        kv->n_shares = comm_size(cp);
+    } else if (!cp) {
+        base = dev_alloc(dev, MEM_KV, bytes);
+    }
+    kv->base = base;
     if (!kv->base)
         return err_set(
             e, ERR_MEMORY,
@@ -64,7 +75,10 @@ int kv_open(struct kv *kv, struct dev *dev, int32_t n_pages, size_t page_bytes, 
 
 void kv_close(struct kv *kv)
 {
-    if (kv->dev)
+    struct err ignored;
+    if (kv->cp)
+        comm_free_shared(kv->cp, kv->base, &ignored);
+    else if (kv->dev)
         dev_free(kv->dev, kv->base);
     memset(kv, 0, sizeof *kv);
 }
@@ -72,7 +86,8 @@ void kv_close(struct kv *kv)
 void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t n_released, int64_t pos, int64_t n_rows)
 {
     for (int64_t i = kv_pages_for(pos); i < kv_pages_for(pos + n_rows); i++)
-        dev_fill(kv->dev, kv_page(kv, page[i - n_released]), 0, kv->page_bytes);
+        if (i % kv->n_shares == kv->rank)
+            dev_fill(kv->dev, kv_page(kv, page[i - n_released]), 0, kv->page_bytes);
 }
 
 /* ---- how many pages there are ---- */

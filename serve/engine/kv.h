@@ -14,6 +14,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "comm/comm.h"
 #include "kernels/dev.h"
 #include "model/config.h"
 #include "serve/engine/prefix.h"
@@ -61,10 +62,14 @@ struct kv {
     char *base; /* device memory, n_pages * page_bytes */
     size_t page_bytes;
     int32_t n_pages;
-    struct dev *dev; /* borrowed */
+    struct dev *dev;    /* borrowed */
+    struct comm *cp;    /* borrowed; NULL: the pages are this rank's alone */
+    int rank, n_shares; /* of the ranks that share the pages */
 };
-/* Allocates the pages on dev; ERR_MEMORY. kv_close() is safe on zeroes. Main thread. */
-int kv_open(struct kv *kv, struct dev *dev, int32_t n_pages, size_t page_bytes, struct err *e);
+/* Allocates the pages on dev; cp: once for all its ranks, which lie on one machine; NULL: for this rank.
+ * ERR_MEMORY. kv_close() is safe on zeroes. Main thread; both are collective over cp. */
+int kv_open(struct kv *kv, struct dev *dev, struct comm *cp, int32_t n_pages, size_t page_bytes,
+            struct err *e);
 void kv_close(struct kv *kv);
 /* Address of a page on this rank; device memory. */
 static inline char *kv_page(const struct kv *kv, int32_t page)
@@ -73,7 +78,8 @@ static inline char *kv_page(const struct kv *kv, int32_t page)
 }
 /* Zeroes the pages whose first position is written by rows [pos, pos + n_rows) of a sequence whose pages
  * behind the first n_released ones are page[]. What an earlier sequence left after the last key would meet
- * the zero weight of a masked key, and -0 + 0 changes bits (NaN * 0 even more). */
+ * the zero weight of a masked key, and -0 + 0 changes bits (NaN * 0 even more). Ranks that share the pages
+ * each zero some of them. */
 void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t n_released, int64_t pos, int64_t n_rows);
 
 /* ---- how many pages there are ---- */

@@ -58,11 +58,12 @@ out:
     return rc;
 }
 
-void reload_begin(struct reload *r, struct model_info *now, const char *path, int n_here)
+void reload_begin(struct reload *r, struct model_info *now, const char *path, struct comm *all, int n_here)
 {
     reload_drop(r);
     memset(r, 0, sizeof *r);
     r->now = now;
+    r->all = all;
     r->begin_s = clock_s();
     r->running = 1;
     snprintf(r->path, sizeof r->path, "%s", path);
@@ -72,7 +73,7 @@ void reload_begin(struct reload *r, struct model_info *now, const char *path, in
 
 int reload_sync(struct reload *r, struct err *e)
 {
-    return background_sync(&r->background, r->now->m.tp, r->now->m.tp, e);
+    return background_sync(&r->background, r->now->m.tp, r->all, e);
 }
 
 static void over(struct reload *r)
@@ -85,7 +86,7 @@ static void over(struct reload *r)
 
 int reload_end(struct reload *r, struct err *e)
 {
-    int rc = background_finish(&r->background, r->now->m.tp, e);
+    int rc = background_finish(&r->background, r->all, e);
     over(r);
     if (rc < 0)
         reload_drop(r);

@@ -1,9 +1,9 @@
 /* reload.h - replacing the weights of a running engine: other weights of the same model are read while the
  * present ones serve, and then swapped in between two steps, or dropped.
  *
- * Every function but reload_close() is called on all ranks of tp, in the same order, by their main threads.
- * Between reload_begin() and reload_end() the ranks synchronise in reload_sync() as often as they like. Both
- * sets of weights are in memory from begin to swap or drop. */
+ * Every function but reload_close() is called on all ranks of a replica, in the same order, by their main
+ * threads. Between reload_begin() and reload_end() the ranks synchronise in reload_sync() as often as they
+ * like. Both sets of weights are in memory from begin to swap or drop. */
 #ifndef SHARDLINE_SERVE_WEIGHTS_RELOAD_H
 #define SHARDLINE_SERVE_WEIGHTS_RELOAD_H
 
@@ -15,6 +15,7 @@ struct reload {
     struct background background;
     int running; /* between reload_begin() and reload_end() */
     struct model_info *now, fresh;
+    struct comm *all;    /* of the replica; borrowed */
     struct model beside; /* a copy of now->m that computes on host: steps use the other device object */
     struct dev *host;    /* a CPU of the task's own */
     struct err refused;  /* found before anything was read; code 0: nothing */
@@ -22,10 +23,10 @@ struct reload {
     double begin_s; /* clock_s() */
 };
 
-/* Begins to read the weights at path (folder or URL) beside now, in a background task. n_here: ranks of this
- * machine that do the same. Where memory for both is missing, the task ends with ERR_MEMORY before anything
- * is read. */
-void reload_begin(struct reload *r, struct model_info *now, const char *path, int n_here);
+/* Begins to read the weights at path (folder or URL) beside now, in a background task. all: the ranks of the
+ * replica; n_here: ranks of this machine that do the same. Where memory for both is missing, the task ends
+ * with ERR_MEMORY before anything is read. */
+void reload_begin(struct reload *r, struct model_info *now, const char *path, struct comm *all, int n_here);
 /* 1: the task has ended on all ranks; 0: not yet; or an error of the transport. Collective. */
 int reload_sync(struct reload *r, struct err *e);
 /* After reload_sync() returned 1. 0: the new weights are in memory. An error (ERR_CONFIG: another model) is

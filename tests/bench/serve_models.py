@@ -7,23 +7,24 @@ import random
 from types import SimpleNamespace as Shape
 
 
-def dense(h, layers, heads, kv, ffn, vocab):
+def dense(h, layers, heads, kv, ffn, vocab, context=2048):
     return Shape(type="llama", h=h, layers=layers, heads=heads, kv=kv, d=h // heads, ffn=ffn, vocab=vocab,
-                 experts=0, k=0)
+                 experts=0, k=0, context=context)
 
 
 def mixture(kind, h, layers, heads, kv, d, ffn, experts, k):
     return Shape(type=kind, h=h, layers=layers, heads=heads, kv=kv, d=d, ffn=ffn, vocab=32000,
-                 experts=experts, k=k)
+                 experts=experts, k=k, context=2048)
 
 
-# dense: the shapes of the peers' programs. Mixtures: 1.0 billion parameters, of which a token uses 300 and
+# dense: the shapes of the peers' programs, and one whose long prompts are mostly attention. Mixtures: 1.0 billion parameters, of which a token uses 300 and
 # 200 million
 SIZES = {
     "260k": dense(64, 5, 8, 4, 172, 512),
     "tiny": dense(288, 6, 6, 6, 768, 32000),
     "110m": dense(768, 12, 12, 12, 2048, 32000),
     "1b": dense(2048, 22, 32, 4, 5632, 32000),
+    "long": dense(512, 4, 8, 8, 1408, 32000, 131072),
     "mixtral-1b": mixture("mixtral", 1024, 12, 16, 4, 64, 3072, 8, 2),
     "qwen3moe-1b": mixture("qwen3_moe", 1024, 12, 16, 4, 64, 384, 64, 8),
 }
@@ -62,7 +63,7 @@ def tensors(s):
 def config(s, dtype):
     c = {"model_type": s.type, "hidden_size": s.h, "num_hidden_layers": s.layers,
          "num_attention_heads": s.heads, "num_key_value_heads": s.kv, "head_dim": s.d,
-         "intermediate_size": s.ffn, "vocab_size": s.vocab, "max_position_embeddings": 2048,
+         "intermediate_size": s.ffn, "vocab_size": s.vocab, "max_position_embeddings": s.context,
          "tie_word_embeddings": False, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
          "hidden_act": "silu", "torch_dtype": "bfloat16" if dtype == "bf16" else "float32"}
     if s.type == "mixtral":

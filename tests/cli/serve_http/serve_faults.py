@@ -27,8 +27,8 @@ def end_by(name, s, ranks, rank, sig, clients):
     claim(f"{name}: no rank is left", not any(alive(p) for p in ranks.values()), ranks)
 
 
-def fault(name, tp, rank, sig, busy):
-    s = Server(checkpoint, "--tp", tp)
+def fault(name, layout, rank, sig, busy):
+    s = Server(checkpoint, *layout)
     if not claim(f"{name}: starts", s.port is not None, s.err):
         return
     got = []
@@ -104,10 +104,11 @@ def alive(pid):
 
 under_load(1, ("--tp", "2"))
 under_load(1, ("--tp", "1", "--replicas", "2"))
-fault("rank 1 killed while it computes", 2, 1, signal.SIGKILL, True)
-fault("rank 3 killed while it idles", 4, 3, signal.SIGKILL, False)
-fault("rank 0 killed while it computes", 2, 0, signal.SIGKILL, True)
-fault("rank 1 stopped while it computes", 2, 1, signal.SIGSTOP, True)
+fault("rank 1 killed while it computes", ("--tp", 2), 1, signal.SIGKILL, True)
+fault("rank 1 of cp killed while it computes", ("--cp", 2), 1, signal.SIGKILL, True)
+fault("rank 3 killed while it idles", ("--tp", 2, "--cp", 2), 3, signal.SIGKILL, False)
+fault("rank 0 killed while it computes", ("--tp", 2), 0, signal.SIGKILL, True)
+fault("rank 1 stopped while it computes", ("--tp", 2), 1, signal.SIGSTOP, True)
 
 s = Server(checkpoint, "--tp", 2)
 other = Server(checkpoint, "--port", s.port, wait=False)        # the later --port counts

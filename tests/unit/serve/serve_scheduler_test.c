@@ -358,7 +358,7 @@ TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
     struct kv kv;
     struct err e;
     int32_t page[3] = { 2, 0, 1 };
-    CHECK_INT(kv_open(&kv, &host, 3, 128, &e), 0);
+    CHECK_INT(kv_open(&kv, &host, NULL, 3, 128, &e), 0);
     memset(kv.base, 7, 3 * 128);
     kv_clear_new(&kv, page, 0, 0, 64);
     CHECK_INT(kv_page(&kv, 2)[0], 0);

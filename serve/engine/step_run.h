@@ -1,0 +1,56 @@
+/* step_run.h - one step of a replica on one of its ranks: its stage of the model (--pp), its rows of the step
+ * (--cp), its part of every matrix (tp).
+ *
+ *     stage 0 ranks   layers 0 …  ── rows, rounded ──>  stage 1 ranks   layers …, head ── logits ──> rank 0
+ *
+ * Rows go from a rank to the rank with the same tp and cp place of the next stage; they are sent and not
+ * waited for, so a stage computes the next chunk of a prompt while the one behind it computes this one. The
+ * rows that want logits come together on the first rank of cp, whose tp group computes the head. */
+#ifndef SHARDLINE_SERVE_ENGINE_STEP_RUN_H
+#define SHARDLINE_SERVE_ENGINE_STEP_RUN_H
+
+#include "model/model.h"
+#include "serve/engine/step_message.h"
+#include "serve/engine/step_share.h"
+
+/* The ranks of a replica, as one of them sees them; tp fastest, then cp, then pp. Borrowed. */
+struct replica_ranks {
+    struct comm *all, *tp;
+    struct comm *cp, *pp; /* NULL: the degree is 1 */
+    struct comm *stage;   /* those of this rank's stage */
+};
+static inline int replica_cp(const struct replica_ranks *r) { return r->cp ? comm_size(r->cp) : 1; }
+static inline int replica_cp_rank(const struct replica_ranks *r) { return r->cp ? comm_rank(r->cp) : 0; }
+static inline int replica_pp(const struct replica_ranks *r) { return r->pp ? comm_size(r->pp) : 1; }
+static inline int replica_pp_rank(const struct replica_ranks *r) { return r->pp ? comm_rank(r->pp) : 0; }
+
+/* Rows of a step, and rows with logits in it, at most. */
+struct step_limits {
+    int max_seqs;
+    int64_t rows, max_wants;
+};
+struct step_work {
+    struct key_exchange exchange; /* the first member: it is passed alone */
+    struct replica_ranks ranks;
+    struct step_share share;     /* with cp */
+    struct forward_work forward; /* in … */
+    void *memory;                /* … this device memory */
+    struct dev *dev;
+    float *logits; /* rank 0 with pp: [max_wants][vocab], then max, sum; memory of comm_alloc */
+};
+/* Carves the work area of a rank that holds m, whose m->tp is set. Without a base it measures. */
+void step_work_carve(const struct model *m, const struct replica_ranks *r, const struct step_limits *lim,
+                     struct arena *a, struct forward_work *w);
+/* The most rows that model_open() has to expect on this rank. */
+int64_t step_model_rows(const struct replica_ranks *r, const struct step_limits *lim);
+/* Allocates. ERR_MEMORY. step_work_close() is safe on zeroes and after an error. Not collective. */
+int step_work_open(struct step_work *w, struct model *m, const struct replica_ranks *r,
+                   const struct step_limits *lim, struct err *e);
+void step_work_close(struct step_work *w);
+
+/* Computes the step of message p, whose pages are those of kv. *head: on the first rank of all, logits of the
+ * wanted rows. Collective over all. ERR_MEMORY, ERR_PEER. */
+int step_run(struct step_work *w, struct model *m, struct weights *ws, struct step_message *p,
+             const struct kv kv[PAGE_GROUPS], struct head_out *head, struct err *e);
+
+#endif
