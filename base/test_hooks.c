@@ -33,28 +33,47 @@ static int errno_of(const char *name)
     return EIO;
 }
 
-/* A disk that is slow. */
-static void be_slow(enum hook_op op)
+static const char *const op_name[HOOK_OPS] = {
+#define X(name, text) text,
+    HOOK_LIST(X)
+#undef X
+};
+
+static void sleep_ms(long n)
 {
-    const char *ms = op == HOOK_WRITE || op == HOOK_FSYNC ? env_get(ENV_SHARDLINE_IO_SLOW) : NULL;
-    long n = ms ? atol(ms) : 0;
     struct timespec t = { n / 1000, n % 1000 * 1000000 };
     if (n > 0)
         nanosleep(&t, NULL);
 }
 
+/* A disk that is slow. */
+static void be_slow(enum hook_op op)
+{
+    int slow = op == HOOK_WRITE || op == HOOK_FSYNC || op == HOOK_AIO_WRITE;
+    const char *ms = slow ? env_get(ENV_SHARDLINE_IO_SLOW) : NULL;
+    sleep_ms(ms ? atol(ms) : 0);
+}
+
+/* A disk that does not answer for a while. */
+static void stall(enum hook_op op)
+{
+    static _Atomic long n_calls[HOOK_OPS];
+    const char *text = env_get(ENV_SHARDLINE_IO_STALL);
+    char name[16];
+    long nth, ms;
+    if (text && sscanf(text, "%15[^:]:%ld:%ld", name, &nth, &ms) == 3 && !strcmp(name, op_name[op]) &&
+        atomic_fetch_add(&n_calls[op], 1) + 1 == nth)
+        sleep_ms(ms);
+}
+
 int hook_fault(enum hook_op op)
 {
-    static const char *const op_name[HOOK_OPS] = {
-#define X(name, text) text,
-        HOOK_LIST(X)
-#undef X
-    };
     static _Atomic long n_calls[HOOK_OPS];
     const char *text = env_get(ENV_SHARDLINE_IO_FAULT);
     char name[16], code[16];
     long nth;
     be_slow(op);
+    stall(op);
     if (!text || sscanf(text, "%15[^:]:%ld:%15s", name, &nth, code) != 3 || strcmp(name, op_name[op]))
         return 0;
     if (atomic_fetch_add(&n_calls[op], 1) + 1 != nth)
@@ -87,6 +106,14 @@ void hook_note(enum hook_op op, const char *path, const char *to, int64_t off, c
     if (fd >= 0)
         close(fd);
     errno = saved;
+}
+
+int hook_short_counts(void) { return env_get(ENV_SHARDLINE_IO_SHORT) != NULL; }
+
+int hook_aio_threads(void)
+{
+    const char *way = env_get(ENV_SHARDLINE_AIO);
+    return way && !strcmp(way, "threads");
 }
 
 int64_t hook_free_memory(void)

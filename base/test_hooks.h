@@ -5,6 +5,9 @@
  *   SHARDLINE_IO_FAULT=op:N:ERRNO  The N-th call of an operation fails as if the kernel had returned ERRNO.
  *                                  Operations: HOOK_LIST. malloc counts calls of mem_alloc (base/mem.h).
  *   SHARDLINE_IO_SLOW=MS           Every write and fsync takes MS milliseconds longer.
+ *   SHARDLINE_IO_STALL=op:N:MS     The N-th call of an operation takes MS milliseconds longer.
+ *   SHARDLINE_IO_SHORT=1           hook_short_counts()
+ *   SHARDLINE_AIO=threads          hook_aio_threads()
  *   SHARDLINE_IO_RECORD=FILE       Every operation that changed a file or folder is appended to FILE: a
  *                                  struct hook_record, the path, the second path of a rename, the bytes of a
  *                                  write. tests/unit/format/crash_test.c derives what a crash may leave.
@@ -30,7 +33,9 @@
     X(MKDIR, "mkdir") \
     X(UNLINK, "unlink")     /* of a file or an empty folder */ \
     X(TRUNCATE, "truncate") /* off: the new size */ \
-    X(MALLOC, "malloc")
+    X(MALLOC, "malloc") \
+    X(AIO_READ, "aio_read") /* a block of base/aio.h; never recorded, as the next: they are scratch files */ \
+    X(AIO_WRITE, "aio_write")
 
 enum hook_op {
 #define X(name, text) HOOK_##name,
@@ -54,6 +59,12 @@ int hook_fault(enum hook_op op);
  * NULL. */
 void hook_note(enum hook_op op, const char *path, const char *to, int64_t off, const void *data,
                size_t bytes);
+
+/* 1: every block of base/aio.h is read and written in halves. */
+int hook_short_counts(void);
+
+/* 1: base/aio.h takes threads, as where the kernel has no io_uring. */
+int hook_aio_threads(void);
 
 /* Bytes of free memory that the machine is taken to have; -1: ask the machine. */
 int64_t hook_free_memory(void);
