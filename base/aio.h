@@ -1,10 +1,11 @@
-/* aio.h - reads and writes of file ranges that go on while the caller computes: by io_uring, or by threads
- * where the kernel refuses that (seccomp, an old kernel).
+/* aio.h - reads and writes of file ranges that go on while the caller computes: by io_uring, or by
+ * threads where the kernel refuses that (seccomp, an old kernel).
  *
  *     aio_start(a, &read) -> compute -> aio_wait(a, &read)
  *
- * A job is cut into blocks of 1 MiB, so that a disk always has several. Short counts and EINTR are handled.
- * One thread at a time calls the functions of a struct aio. Those that return int give 0 or a negative code. */
+ * A job is cut into blocks of 1 MiB, so that a disk always has several. Short counts and EINTR are
+ * handled. One thread at a time calls the functions of a struct aio. Those that return int give 0 or a
+ * negative code. */
 #ifndef SHARDLINE_BASE_AIO_H
 #define SHARDLINE_BASE_AIO_H
 
@@ -56,6 +57,7 @@ struct aio_count {
     int64_t read_bytes, written_bytes;
     double busy_s; /* time in which a job was under way */
 };
+/* Of all jobs; those under way in part. */
 struct aio_count aio_count(const struct aio *a);
 
 #endif

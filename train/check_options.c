@@ -46,8 +46,24 @@ static int check_numbers(const struct run *r, struct err *e)
                        "--micro-batch %lld of --seq-len %lld: at most %d tokens are computed at once: use a "
                        "smaller --micro-batch or --seq-len",
                        (long long)o->micro_batch, (long long)o->seq_len, INT32_MAX);
-    if (strcmp(o->offload, "none"))
-        return err_set(e, ERR_USAGE, "--offload %s is not built yet: use --offload none", o->offload);
+    return 0;
+}
+
+static int check_offload(const struct train_opts *o, struct err *e)
+{
+    if (!strcmp(o->offload, "none"))
+        return 0;
+    if (o->eval_only)
+        return err_set(e, ERR_USAGE, "--offload %s: an evaluation has no optimizer state: leave it out",
+                       o->offload);
+    if (o->save_async && strcmp(o->offload, "cpu"))
+        return err_set(
+            e, ERR_USAGE,
+            "--save-async keeps a copy of all state in memory, and --offload %s is there to save it: "
+            "leave one of them out",
+            o->offload);
+    if (strstr(o->offload, "://") || !*o->offload)
+        return err_set(e, ERR_USAGE, "--offload %s: name a folder on a disk of this machine", o->offload);
     return 0;
 }
 
@@ -77,6 +93,7 @@ int run_check_options(const struct run *r, struct err *e)
 {
     int rc = check_needs(&r->o, e);
     rc = rc < 0 ? rc : check_numbers(r, e);
+    rc = rc < 0 ? rc : check_offload(&r->o, e);
     return rc < 0 ? rc : check_outputs(&r->o, e);
 }
 

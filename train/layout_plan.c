@@ -171,11 +171,16 @@ static double work_bytes(const struct layout_spec *a, const struct model *m, con
 static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, const struct model *m,
                        int stage, double bytes[MEM_CATS], struct err *e)
 {
-    struct zero_options zero = { a->layout.zero, a->overlap };
+    struct zero_options zero = { .stage = a->layout.zero,
+                                 .overlap = a->overlap,
+                                 .elsewhere = a->offload != OFFLOAD_NONE };
+    struct offload_bytes offload;
     int rc;
     memset(bytes, 0, sizeof(double) * MEM_CATS);
     TRY(plan_activations(b, a, m, stage, &bytes[MEM_ACTS], e));
     zero_measure(m, a->sharers, zero, b, bytes);
+    offload_measure(m, a->layout.zero, a->offload, &offload);
+    bytes[MEM_OPTIM] += offload.buffers;
     bytes[MEM_COMM] = comm_bytes(a, m, stage, b->micro * a->seq_len);
     bytes[MEM_WORK] = work_bytes(a, m, b);
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(m, 0, a->layout.zero) : 0;
@@ -206,6 +211,10 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
         memcpy(p->bytes, bytes, sizeof bytes);
         p->total_bytes = total;
     }
+    struct offload_bytes offload;
+    offload_measure(&m, a->layout.zero, a->offload, &offload);
+    if (offload.files + offload.host > p->offload.files + p->offload.host)
+        p->offload = offload;
     if (stage == 0)
         plan_traffic(p, a, &m);
     struct work_shape work = work_of(a, &p->batch);
@@ -301,6 +310,23 @@ static void print_expert_rows(const struct layout_plan *p, const struct layout_s
             "hint", EXPERT_ROWS);
 }
 
+/* States outside the device's memory. */
+static void print_offload(const struct offload_bytes *b, FILE *out)
+{
+    const struct {
+        const char *name, *what;
+        double bytes;
+    } line[] = { { "host memory", "a rank, pinned", b->host },
+                 { "files", "a rank, in the folder of --offload", b->files },
+                 { "disk", "a rank and step, read and written", b->moved } };
+    char text[32];
+    for (size_t i = 0; i < sizeof line / sizeof *line; i++) {
+        log_bytes(text, line[i].bytes);
+        if (line[i].bytes > 0)
+            fprintf(out, "%-12s %s %s\n", line[i].name, text, line[i].what);
+    }
+}
+
 void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a, FILE *out)
 {
     static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS,
@@ -342,6 +368,7 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
         log_bytes(text, sent[i].bytes);
         fprintf(out, "%-12s %s a rank and step\n", sent[i].name, text);
     }
+    print_offload(&p->offload, out);
     experts_plan_print(&p->experts, out);
     fprintf(out, "bubble       %.4g\n", p->bubble);
     if (!p->batch.in_tree)

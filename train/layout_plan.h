@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include "train/experts/experts_plan.h"
+#include "train/offload/offload.h"
 #include "train/pipeline/pipeline.h"
 #include "train/zero/zero.h"
 
@@ -22,6 +23,7 @@ struct layout_spec {
     int threads;          /* of a rank */
     int expert_leaf;      /* --expert-leaf; 0: 1 */
     double expert_buffer; /* --expert-buffer */
+    enum offload_kind offload;
 };
 struct layout_plan {
     struct batch_plan batch;
@@ -33,6 +35,7 @@ struct layout_plan {
     double dp_reduce, dp_gather, tp_reduce, tp_gather, pp_send;
     double ep_exchange; /* with as many tokens for every expert */
     struct experts_plan experts;
+    struct offload_bytes offload; /* of a rank of the stage that has most */
 };
 
 /* How many dp ranks share a machine that has so many ranks (0: all are on one), as comm/mpi/mpi_nodes.c

@@ -85,6 +85,30 @@ out:
     return rc;
 }
 
+/* What the disk did for --offload DIR, and the share of it that training did not wait for. */
+static int report_offload(const struct work *w, struct runlog *log, struct err *e)
+{
+    struct offload_count c;
+    char moved[32];
+    int rc = 0;
+    if (!w->offload)
+        return 0;
+    c = offload_count(w->offload);
+    int64_t bytes = c.read_bytes + c.written_bytes;
+    TRY(comm_all_reduce_i64(w->ranks->mesh.all, &bytes, 1, e));
+    if (!c.updates || !bytes)
+        return 0;
+    double hidden = c.disk_s > c.waited_s ? 1 - c.waited_s / c.disk_s : 0;
+    log_bytes(moved, (double)bytes);
+    log_line(&log->term, "offload: %s a step read and written, %.3g s of disk a step, %.0f %% hidden", moved,
+             c.disk_s / (double)c.updates, 100 * hidden);
+    runlog_event(log, w->at.step, "offload",
+                 "\"bytes\":%lld,\"updates\":%lld,\"redone\":%lld,\"disk_s\":%.6g,\"waited_s\":%.6g",
+                 (long long)bytes, (long long)c.updates, (long long)c.redone, c.disk_s, c.waited_s);
+out:
+    return rc;
+}
+
 /* The run's result, one line of JSON on stdout. */
 static int print_result(int64_t step, float last_loss, const struct save *s, struct err *e)
 {
@@ -140,6 +164,7 @@ static int train(struct ptrain *p, int64_t end, struct err *e)
     TRY(save_wait(p->save, e));
     TRY(runlog_memory(&p->log, w->at.step, "end", e));
     TRY(report_bubble(w, &p->log, e));
+    TRY(report_offload(w, &p->log, e));
     if (r.stop)
         log_line(&p->log.term, "stopped by a signal at step %lld; continue with --resume %s",
                  (long long)w->at.step, save_last(p->save, &ignored));

@@ -27,6 +27,7 @@ struct layout_spec memory_check_spec(const struct run *run, const struct ranks *
         .documents = (int)o->documents,
         .threads = pool_threads(ranks->dev->pool),
         .expert_leaf = run->expert_leaf,
+        .offload = offload_kind(o->offload, o->device),
     };
 }
 

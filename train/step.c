@@ -232,6 +232,7 @@ static int update(struct work *w, struct runlog *log, struct step_result *r, str
         TRY(zero_update(w->zero, &h, o->weight_decay, e));
         w->n_skipped = 0;
     } else {
+        TRY(zero_discard(w->zero, e));
         TRY(skip_update(w, log, r->loss, norm, e));
     }
     w->at.step++;
@@ -267,6 +268,8 @@ int step_run(struct work *w, struct runlog *log, struct step_result *r, struct e
     w->waited_s = 0;
 
     balance_begin_step(w);
+    struct adamw expected = adamw_of(&w->run->o, w->at.step, schedule_lr(&w->run->o, w->at.step), 0);
+    zero_expect(w->zero, &expected, w->run->o.weight_decay);
     for (int64_t i = 0; i < w->schedule.n; i++)
         TRY(run_action(w, &w->schedule.act[i], &loss, e));
     TRY(reduce_loss(w->ranks, &loss, w->plan.rows * w->run->o.seq_len, r, e));
@@ -276,6 +279,10 @@ int step_run(struct work *w, struct runlog *log, struct step_result *r, struct e
         balance_update(w);
     r->loads = w->balance.loads;
     TRY(most_rounds(w, r, e));
+    if (w->offload) {
+        w->offloaded = offload_count(w->offload);
+        r->offload = &w->offloaded;
+    }
 
     r->seconds = clock_s() - began;
     trace_span(trace, TRACE_PHASE, "step", NULL, traced, (struct trace_args){ 0 });

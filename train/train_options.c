@@ -155,7 +155,8 @@ static const struct opt table[] = {
     { OPT_CHOICE, "recompute",      AT(recompute),      "none",     "none|selective|full",
       "activations that backward computes again", 0, 0, N },
     { OPT_TEXT,   "offload",        AT(offload),        "none",     "none|cpu|DIR",
-      "where optimizer state is kept", 0, 0, N | LATER },
+      "where fp32 masters and moments are kept: in the host's memory beside a GPU, or in files in a folder "
+      "on a fast disk", 0, 0, N },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 /* clang-format on */

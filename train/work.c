@@ -197,12 +197,43 @@ out:
     return rc;
 }
 
+/* --offload. Collective. */
+static int open_offload(struct work *w, struct log *term, struct err *e)
+{
+    const struct train_opts *o = &w->run->o;
+    struct ranks *r = w->ranks;
+    struct offload_spec spec = { .kind = offload_kind(o->offload, o->device),
+                                 .dir = o->offload,
+                                 .out = o->out,
+                                 .rank = world_rank(r->world),
+                                 .all = r->mesh.all };
+    struct offload_bytes bytes;
+    char how[80], size[32];
+    int rc = 0;
+    if (spec.kind == OFFLOAD_NONE && strcmp(o->offload, "none"))
+        log_line(
+            term,
+            "--offload %s: masters and moments are in the memory of a CPU device already: nothing changes",
+            o->offload);
+    if (spec.kind == OFFLOAD_NONE)
+        return 0;
+    TRY(offload_open(&w->offload, &w->model, r->layout.zero, &spec, e));
+    offload_measure(&w->model, r->layout.zero, spec.kind, &bytes);
+    offload_text(w->offload, how);
+    log_bytes(size, bytes.files + bytes.host);
+    log_line(term, "offload: masters and moments %s%s, %s a rank, %s",
+             spec.kind == OFFLOAD_FILES ? "in " : "", spec.kind == OFFLOAD_FILES ? o->offload : "on the host",
+             size, how);
+out:
+    return rc;
+}
+
 int work_open_state(struct work *w, struct log *term, struct err *e)
 {
     const struct mesh *mesh = &w->ranks->mesh;
     const struct layout *layout = &w->ranks->layout;
     struct zero_options how = { .stage = layout->zero };
-    int rc, rank, sharers;
+    int rc = 0, rank, sharers;
     if (w->run->o.eval_only)
         return open_resident(w, e);
 
@@ -218,6 +249,8 @@ int work_open_state(struct work *w, struct log *term, struct err *e)
     struct zero_groups groups = {
         .dp = mesh->axis[AXIS_DP], .pp = mesh->axis[AXIS_PP], .edp = w->ranks->edp, .all = mesh->all
     };
+    TRY(open_offload(w, term, e));
+    how.store = w->offload ? offload_store(w->offload) : NULL;
     TRY(zero_open(&w->zero, &w->model, &groups, how, &w->plan, e));
     w->weights = zero_weights(w->zero);
 out:
@@ -226,6 +259,7 @@ out:
 
 void work_close(struct work *w)
 {
+    offload_close(w->offload);
     if (w->zero)
         zero_close(w->zero);
     if (w->resident.m)

@@ -7,6 +7,7 @@
 #include "text/text.h"
 #include "train/data/data.h"
 #include "train/experts/balance.h"
+#include "train/offload/offload.h"
 #include "train/pipeline/pipeline.h"
 #include "train/ranks.h"
 #include "train/run.h"
@@ -29,10 +30,12 @@ struct work {
 
     struct model model;
     struct balance_counts balance;
-    float *rounds;            /* [n_layers]: of struct step_result; NULL: ep is 1 */
-    struct zero *zero;        /* training: weights, gradients, moments */
-    struct resident resident; /* evaluation only: weights */
-    struct weights *weights;  /* of one of the two */
+    float *rounds;                  /* [n_layers]: of struct step_result; NULL: ep is 1 */
+    struct zero *zero;              /* training: weights, gradients, moments */
+    struct offload_count offloaded; /* for the log */
+    struct offload *offload;        /* --offload: where masters and moments are; NULL: the device's memory */
+    struct resident resident;       /* evaluation only: weights */
+    struct weights *weights;        /* of one of the two */
 
     struct batch_plan plan;
     struct pipe_list schedule; /* of this rank */

@@ -49,7 +49,7 @@ static void *map(int fd, size_t bytes, off_t what)
 
 static int ring_open(void **state, struct err *e)
 {
-    /* one map for both rings (5.4); reads and writes without iovec came with RW_CUR_POS (5.6) */
+    /* one map for both rings (5.4); reads and writes without iovec came with Linux 5.6 */
     const unsigned needed = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS;
     struct io_uring_params p = { 0 };
     struct ring *r = calloc(1, sizeof *r);

@@ -94,41 +94,59 @@ struct joined {
     int n;
     int64_t rows;     /* 1: the parts lie one after the other */
     size_t el, width; /* bytes of an element, of a row */
-    const char *data[PARTS_MAX];
-    size_t bytes[PARTS_MAX]; /* of a row of each part */
+    enum zero_state state;
+    struct param_piece part[PARTS_MAX];
+    const char *data[PARTS_MAX]; /* NULL: a store has it */
+    size_t bytes[PARTS_MAX];     /* of a row of each part */
 };
 
 static struct joined join(const struct pieces *p, const struct piece_source *from)
 {
     const struct param *q = param_of(p->m, &from->at);
     struct joined j = { .n = from->at.n_parts,
+                        .state = from->state,
                         .el = (size_t)stored_bytes(stored_dtype(from->state, p->m->dt), 1) };
     j.rows = 1;
     for (int d = 0; d < q->split_dim; d++)
         j.rows *= from->at.box.extent[d];
     for (int k = 0; k < j.n; k++) {
         const struct part *x = &p->m->local.part[from->at.part + k];
-        struct param_piece one = { from->at.part + k, 1, x->box, 0, x->count, x->offset };
-        j.data[k] = zero_piece(p->z, from->state, &one);
+        j.part[k] = (struct param_piece){ from->at.part + k, 1, x->box, 0, x->count, x->offset };
+        j.data[k] = zero_piece(p->z, from->state, &j.part[k]);
         j.bytes[k] = j.el * (size_t)(x->count / j.rows);
         j.width += j.bytes[k];
     }
     return j;
 }
 
-static void join_rows(struct dev *d, const struct joined *j, int64_t begin, int64_t end, char *out)
+/* Elements [at, at + n) of a piece that lies at `data`, to the host's memory. */
+static int read_elements(const struct pieces *p, enum zero_state state, const struct param_piece *piece,
+                         const char *data, int64_t at, int64_t n, size_t el, char *out, struct err *e)
 {
+    if (!data)
+        return zero_read_piece(p->z, state, piece, at, n, (float *)(void *)out, e);
+    dev_read(p->m->dev, out, data + (size_t)at * el, (size_t)n * el);
+    return 0;
+}
+
+static int join_rows(const struct pieces *p, const struct joined *j, int64_t begin, int64_t end, char *out,
+                     struct err *e)
+{
+    int rc = 0;
     for (int64_t r = begin; r < end; r++) {
-        for (int k = 0; k < j->n; k++) {
-            dev_read(d, out, j->data[k] + (size_t)r * j->bytes[k], j->bytes[k]);
+        for (int k = 0; rc >= 0 && k < j->n; k++) {
+            int64_t n = (int64_t)(j->bytes[k] / j->el);
+            rc = read_elements(p, j->state, &j->part[k], j->data[k], r * n, n, j->el, out, e);
             out += j->bytes[k];
         }
     }
+    return rc;
 }
 
 void pieces_copy(const struct pieces *p, int i, char *out)
 {
     const struct piece_source *from = &p->source[i];
+    struct err ignored; /* memory is read */
     struct joined j;
     if (from->at.n_parts == 1) {
         dev_read(p->m->dev, out, zero_piece(p->z, from->state, &from->at),
@@ -136,35 +154,47 @@ void pieces_copy(const struct pieces *p, int i, char *out)
         return;
     }
     j = join(p, from);
-    join_rows(p->m->dev, &j, 0, j.rows, out);
+    join_rows(p, &j, 0, j.rows, out, &ignored);
 }
 
-/* Appends n elements of device memory to piece i of the file: straight from memory on a CPU, else through a
- * buffer. */
-static int put_elements(struct dev *d, struct ckpt_shard *f, int i, const char *p, int64_t n, size_t el,
+/* n elements of a piece from its first one on. data: device memory; NULL: a store has them. */
+struct elements {
+    enum zero_state state;
+    const struct param_piece *piece;
+    const char *data;
+    int64_t n;
+    size_t el;
+};
+
+/* Appends the elements to piece i of the file: straight from memory on a CPU, else through a buffer. */
+static int put_elements(const struct pieces *p, const struct elements *x, struct ckpt_shard *f, int i,
                         struct err *e)
 {
-    if (!d->memory)
-        return ckpt_shard_put(f, i, p, n, e);
-    int64_t step = (int64_t)(BUFFER / el);
+    if (x->data && !p->m->dev->memory)
+        return ckpt_shard_put(f, i, x->data, x->n, e);
+    int64_t step = (int64_t)(BUFFER / x->el);
     char *buf = malloc(BUFFER);
     int rc = buf ? 0 : err_set(e, ERR_MEMORY, "no memory to save what the device holds");
-    for (int64_t at = 0; at < n && rc >= 0; at += step) {
-        int64_t some = n - at < step ? n - at : step;
-        dev_read(d, buf, p + (size_t)at * el, (size_t)some * el);
-        rc = ckpt_shard_put(f, i, buf, some, e);
+    for (int64_t at = 0; at < x->n && rc >= 0; at += step) {
+        int64_t some = x->n - at < step ? x->n - at : step;
+        rc = read_elements(p, x->state, x->piece, x->data, at, some, x->el, buf, e);
+        if (rc >= 0)
+            rc = ckpt_shard_put(f, i, buf, some, e);
     }
     free(buf);
     return rc;
 }
 
-static int put_joined(struct dev *d, const struct joined *j, struct ckpt_shard *f, int i, struct err *e)
+static int put_joined(const struct pieces *p, const struct joined *j, struct ckpt_shard *f, int i,
+                      struct err *e)
 {
     int64_t step = 1 + (int64_t)(BUFFER / j->width);
     int rc = 0;
     if (j->rows == 1) {
-        for (int k = 0; k < j->n && rc >= 0; k++)
-            rc = put_elements(d, f, i, j->data[k], (int64_t)(j->bytes[k] / j->el), j->el, e);
+        for (int k = 0; k < j->n && rc >= 0; k++) {
+            struct elements x = { j->state, &j->part[k], j->data[k], (int64_t)(j->bytes[k] / j->el), j->el };
+            rc = put_elements(p, &x, f, i, e);
+        }
         return rc;
     }
     char *buf = malloc((size_t)step * j->width);
@@ -172,8 +202,9 @@ static int put_joined(struct dev *d, const struct joined *j, struct ckpt_shard *
         return err_set(e, ERR_MEMORY, "no memory to save a joined tensor");
     for (int64_t r = 0; r < j->rows && rc >= 0; r += step) {
         int64_t end = r + step < j->rows ? r + step : j->rows;
-        join_rows(d, j, r, end, buf);
-        rc = ckpt_shard_put(f, i, buf, (int64_t)((size_t)(end - r) * j->width / j->el), e);
+        rc = join_rows(p, j, r, end, buf, e);
+        if (rc >= 0)
+            rc = ckpt_shard_put(f, i, buf, (int64_t)((size_t)(end - r) * j->width / j->el), e);
     }
     free(buf);
     return rc;
@@ -182,10 +213,12 @@ static int put_joined(struct dev *d, const struct joined *j, struct ckpt_shard *
 int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *e)
 {
     const struct piece_source *from = &p->source[i];
+    const struct ckpt_piece *c = &p->piece[i];
     if (from->at.n_parts > 1) {
         struct joined j = join(p, from);
-        return put_joined(p->m->dev, &j, f, i, e);
+        return put_joined(p, &j, f, i, e);
     }
-    return put_elements(p->m->dev, f, i, zero_piece(p->z, from->state, &from->at),
-                        p->piece[i].hi - p->piece[i].lo, (size_t)stored_bytes(p->piece[i].t.dtype, 1), e);
+    struct elements x = { from->state, &from->at, zero_piece(p->z, from->state, &from->at), c->hi - c->lo,
+                          (size_t)stored_bytes(c->t.dtype, 1) };
+    return put_elements(p, &x, f, i, e);
 }

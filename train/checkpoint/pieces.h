@@ -25,9 +25,10 @@ void pieces_close(struct pieces *p);
 /* Bytes of all pieces of dp rank dp_rank; m may be from model_shape. */
 double pieces_measure(const struct model *m, int dp_rank, int zero);
 
-/* Copies piece i to out, in host memory. Different pieces from different threads. */
+/* Copies piece i to out, in host memory. Different pieces from different threads. For states in the device's
+ * memory. */
 void pieces_copy(const struct pieces *p, int i, char *out);
-/* Writes piece i from training's memory into its file. */
+/* Writes piece i from where training keeps it into its file. After zero_settle_all(). */
 int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *e);
 
 #endif

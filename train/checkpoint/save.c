@@ -366,6 +366,8 @@ int save_start(struct save *s, int must, struct err *e)
         rc = ckpt_begin(s->dst, s->tmp, &s->lock, &s->log->term, e);
     TRY(comm_agree(all, rc, e));
     TRY(comm_broadcast(all, s->tmp, sizeof s->tmp, 0, e));
+    rc = zero_settle_all(s->work->zero, e);
+    TRY(comm_agree(all, rc, e));
     if (s->snapshot)
         take_snapshot(s);
     start_phase(s, WRITING, write_pieces);

@@ -299,6 +299,17 @@ static void write_rounds(const struct runlog *l, const float *rounds)
     fputc(']', l->file);
 }
 
+/* Of rank 0: the disk's traffic of the last update that is complete; since the line before, the seconds
+ * in which the disk worked and in which training waited for it. */
+static void write_offload(struct runlog *l, const struct offload_count *c)
+{
+    fprintf(l->file,
+            ",\"offload_read\":%lld,\"offload_written\":%lld,\"offload_s\":%.4g,\"offload_waited_s\":%.4g",
+            (long long)c->read_bytes, (long long)c->written_bytes, c->disk_s - l->offload.disk_s,
+            c->waited_s - l->offload.waited_s);
+    l->offload = *c;
+}
+
 static void write_step(struct runlog *l, int64_t step, const struct step_result *r, struct figures g)
 {
     char loss[32], norm[32];
@@ -313,6 +324,8 @@ static void write_step(struct runlog *l, int64_t step, const struct step_result 
         write_rounds(l, r->rounds);
     if (r->loads)
         write_loads(l, r->loads);
+    if (r->offload)
+        write_offload(l, r->offload);
     write_time(l->file);
     if (step == l->first_step + 1)
         write_communication(l, step);

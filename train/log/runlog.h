@@ -19,6 +19,7 @@ struct step_result {
     /* [n_layers][n_experts]: rows of the step that chose an expert, of all ranks; NULL: no experts */
     const int64_t *loads;
     const float *rounds; /* [n_layers]: the most rounds of experts' rows in a micro-step; NULL: ep is 1 */
+    const struct offload_count *offload; /* of this rank so far; NULL: nothing is offloaded */
 };
 
 struct runlog {
@@ -32,9 +33,10 @@ struct runlog {
     double flops_per_token;                       /* of the job, forward and backward */
     double tokens_per_step;
     int64_t first_step;
-    int n_peaks;       /* how often peak_flops was measured */
-    double peak_flops; /* of this rank's products: MFU is a share of it */
-    double step_s;     /* seconds a step takes, smoothed over the last ones */
+    int n_peaks;                  /* how often peak_flops was measured */
+    double peak_flops;            /* of this rank's products: MFU is a share of it */
+    struct offload_count offload; /* at the last line */
+    double step_s;                /* seconds a step takes, smoothed over the last ones */
 };
 
 /* Opens the file of --log and writes what the run is (f: of rank 0) as its next line; a resumed run first

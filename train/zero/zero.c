@@ -23,18 +23,21 @@ static int open_state(struct zero *z, int v, struct err *e)
     struct zero_vector *x = &z->vector[v];
     const struct zero_group *g = group_of(z, v);
     int64_t flat = z->m->local.unit[v].flat, slice = flat / g->size;
+    int here = z->store == &z->in_memory;
 
     x->own_begin = z->stage ? slice * g->rank : 0;
     x->own = z->stage ? slice : flat;
     x->weight_begin = z->stage == 3 ? x->own_begin : 0;
-    x->exp_avg = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
-    x->exp_avg_sq = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
-    if (z->m->dt != DT_F32)
+    if (here) {
+        x->exp_avg = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
+        x->exp_avg_sq = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
+    }
+    if (here && z->m->dt != DT_F32)
         x->master = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
     if (z->stage == 0 || z->stage == 3)
         x->weight = comm_alloc(g->ranks, MEM_PARAMS,
                                (size_t)(z->stage == 3 ? slice : flat) * dtype_size(z->m->dt) + 64);
-    if (!x->exp_avg || !x->exp_avg_sq || (z->m->dt != DT_F32 && !x->master) ||
+    if ((here && (!x->exp_avg || !x->exp_avg_sq || (z->m->dt != DT_F32 && !x->master))) ||
         ((z->stage == 0 || z->stage == 3) && !x->weight))
         return missing(e, "weights and optimizer state");
     return 0;
@@ -57,7 +60,7 @@ static int open_shared(struct zero *z, int v, struct err *e)
         TRY(comm_alloc_shared(&x->packs, ranks, MEM_PARAMS, model_pack_bytes(z->m, v) + 64, e));
         model_point(z->m, v, x->weight, &z->uw[of->unit]);
     }
-    if (z->m->dt == DT_F32) /* the weights are their own master */
+    if (z->m->dt == DT_F32 && z->store == &z->in_memory) /* the weights are their own master */
         x->master = (float *)x->weight + (x->own_begin - x->weight_begin);
 out:
     return rc;
@@ -70,6 +73,8 @@ static int open_all(struct zero *z, struct err *e)
         rc = open_state(z, v, e);
     if (rc >= 0)
         rc = zero_open_grads(z, e);
+    if (rc >= 0)
+        rc = zero_open_update(z, e);
     TRY(comm_agree(z->group[GROUP_DENSE].ranks, rc, e));
     for (int v = 0; v < z->n_vectors; v++)
         TRY(open_shared(z, v, e));
@@ -99,7 +104,9 @@ int zero_open(struct zero **out, struct model *m, const struct zero_groups *grou
         rc = missing(e, "the optimizer");
     TRY(comm_agree(groups->dp, rc, e));
 
-    z->w = how.stage == 3 ? zero_borrow_gathered : zero_borrow_resident;
+    z->in_memory.ops = &state_in_memory;
+    z->store = how.store ? how.store : &z->in_memory;
+    z->w = how.stage == 3 ? zero_borrow_gathered : z->store->late ? zero_borrow_late : zero_borrow_resident;
     z->m = m;
     z->pp = groups->pp;
     z->all = groups->all;
@@ -143,6 +150,7 @@ void zero_close(struct zero *z)
     if (z->m) {
         zero_close_grads(z);
         zero_close_slots(z);
+        zero_close_update(z);
     }
     for (int v = 0; z->m && v < z->n_vectors; v++)
         close_vector(z, v);
@@ -203,13 +211,22 @@ static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn,
     int64_t begin = weight ? x->weight_begin : x->own_begin;
     int64_t n = weight && z->stage < 3 ? z->m->local.unit[p->vector].flat : x->own;
     int64_t lo = begin - p->offset, hi = lo + n; /* of this rank, in the part; cut to the part below */
-    void *state[] = { x->weight, x->master, x->exp_avg, x->exp_avg_sq };
+    void *state = weight ? x->weight : z->store->ops->memory(z->store, p->vector, s);
     size_t element = weight ? dtype_size(z->m->dt) : sizeof(float);
     lo = lo < 0 ? 0 : lo;
     hi = hi > p->count ? p->count : hi;
 
     for (int64_t got; lo < hi; lo += got) {
-        char *at = (char *)state[s] + (size_t)(p->offset + lo - begin) * element;
+        if (!state) {
+            got = hi - lo < CHUNK ? hi - lo : CHUNK;
+            int rc = fn(ctx, from_weight ? ZERO_WEIGHT : s, q, &p->box, lo, lo + got, to->buf, e);
+            if (rc >= 0)
+                rc = z->store->ops->write(z->store, p->vector, s, p->offset + lo - begin, got, to->buf, e);
+            if (rc < 0)
+                return rc;
+            continue;
+        }
+        char *at = (char *)state + (size_t)(p->offset + lo - begin) * element;
         void *place;
         got = ring_take(&to->ring, at, hi - lo < CHUNK ? hi - lo : CHUNK, element, &place, e);
         int rc = got < 0 ? (int)got
@@ -250,7 +267,7 @@ int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATE
     TRY(ring_open(&to.ring, z->m->dev, &mine, RING_BUFFER_BYTES, e));
     /* one state after the other: files hold them in this order */
     for (enum zero_state s = 0; s < ZERO_STATES; s++) {
-        int is_master = s == ZERO_MASTER && z->m->dt != DT_F32;
+        int is_master = s == ZERO_MASTER && (z->m->dt != DT_F32 || z->store != &z->in_memory);
         if (!(s == ZERO_MASTER ? is_master : have[s]))
             continue;
         for (int i = 0; i < z->m->local.n_parts; i++)
@@ -273,11 +290,21 @@ const void *zero_piece(const struct zero *z, enum zero_state s, const struct par
     const float *own = model_own(z->m, p->part);
     if (own)
         return s == ZERO_WEIGHT ? own + (p->flat - z->m->local.part[p->part].offset) : NULL;
-    switch (s) {
-    case ZERO_WEIGHT: return (char *)x->weight + (p->flat - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
-    case ZERO_MASTER: return x->master + (p->flat - x->own_begin);
-    case ZERO_EXP_AVG: return x->exp_avg + (p->flat - x->own_begin);
-    case ZERO_EXP_AVG_SQ: return x->exp_avg_sq + (p->flat - x->own_begin);
-    default: return NULL;
-    }
+    if (s == ZERO_WEIGHT)
+        return (char *)x->weight + (p->flat - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
+    const float *state = z->store->ops->memory(z->store, z->m->local.part[p->part].vector, s);
+    return state ? state + (p->flat - x->own_begin) : NULL;
+}
+
+int zero_read_piece(const struct zero *z, enum zero_state s, const struct param_piece *p, int64_t at,
+                    int64_t n, float *out, struct err *e)
+{
+    int v = z->m->local.part[p->part].vector;
+    return z->store->ops->read(z->store, v, s, p->flat - z->vector[v].own_begin + at, n, out, e);
+}
+
+int64_t zero_own(const struct model *m, int stage, int v)
+{
+    const struct unit_part *of = &m->local.unit[v];
+    return stage ? of->flat / of->n_slices : of->flat;
 }

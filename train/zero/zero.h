@@ -21,6 +21,7 @@
 #define SHARDLINE_TRAIN_ZERO_ZERO_H
 
 #include "model/model.h"
+#include "train/zero/state.h"
 
 struct batch_plan {
     int64_t rows;   /* G, the global batch */
@@ -45,6 +46,8 @@ int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int6
 struct zero;
 struct zero_options {
     int stage, overlap;
+    struct state_store *store; /* of masters and moments, borrowed; NULL: the device's memory */
+    int elsewhere;             /* zero_measure: a store has them, in memory that is counted apart */
 };
 /* The groups that ZeRO works in, borrowed. */
 struct zero_groups {
@@ -66,7 +69,6 @@ struct weights *zero_weights(struct zero *z);
 struct grads *zero_grads(struct zero *z);
 
 /* ---- filling: initial values, --init, --resume ---- */
-enum zero_state { ZERO_WEIGHT, ZERO_MASTER, ZERO_EXP_AVG, ZERO_EXP_AVG_SQ, ZERO_STATES };
 /* Puts elements [lo, hi) (row-major in box b) of state s of parameter p into dst, as fp32. */
 typedef int (*zero_fill)(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo,
                          int64_t hi, float *dst, struct err *e);
@@ -84,12 +86,27 @@ int zero_begin_rows(struct zero *z, int64_t super, int64_t row, struct err *e);
 /* Finishes all sums. *norm: of the whole gradient, exact, the same double on every rank. Collective over
  * the job. */
 int zero_norm(struct zero *z, double *norm, struct err *e);
-/* AdamW on the parameters that this rank holds; stages 1 and 2 gather the new weights. Collective over dp. */
+/* AdamW on the parameters that this rank holds; stages 1 and 2 gather the new weights. With a late store the
+ * update only begins here: a unit's weights are waited for, and gathered, when they are borrowed, and all of
+ * them before the next backward. Collective over dp. */
 int zero_update(struct zero *z, const struct adamw *h, double weight_decay, struct err *e);
+/* Waits for all weights that are late. Collective over dp. */
+int zero_settle_all(struct zero *z, struct err *e);
+/* The update of the step that begins will have these constants, if its gradients are not clipped: a late
+ * store may update a unit as soon as its sum is final, and undoes that where they are. Not used after a
+ * step whose gradients were clipped. */
+void zero_expect(struct zero *z, const struct adamw *h, double weight_decay);
+/* There is no update: undoes what was updated ahead. */
+int zero_discard(struct zero *z, struct err *e);
+/* Elements of vector v of which a rank of its group keeps the state. */
+int64_t zero_own(const struct model *m, int stage, int v);
 
 /* ---- saving ---- */
-/* Device memory of one state of a piece (params_pieces); only pieces that this rank holds may be asked
- * for. */
+/* Device memory of one state of a piece (params_pieces); NULL: a store has it elsewhere. Only pieces that
+ * this rank holds may be asked for, after zero_settle_all(). */
 const void *zero_piece(const struct zero *z, enum zero_state s, const struct param_piece *p);
+/* Elements [at, at + n) of a piece that is elsewhere, to the host's memory. */
+int zero_read_piece(const struct zero *z, enum zero_state s, const struct param_piece *p, int64_t at,
+                    int64_t n, float *out, struct err *e);
 
 #endif

@@ -17,17 +17,22 @@ static int groups_barrier(struct zero *z, struct err *e)
 }
 
 /* ---- stages 0 to 2 ---- */
+/* This rank's share of the packs of a vector. */
+static void pack_vector(struct zero *z, int v)
+{
+    struct zero_vector *x = &z->vector[v];
+    const struct unit_part *of = &z->m->local.unit[v];
+    const struct zero_group *g = &z->group[of->group];
+    struct pack_from from = { x->weight, z->vector[0].weight, g->share, g->n_shares };
+    model_pack(z->m, v, &from, &z->uw[of->unit], x->packs);
+}
+
 /* Packs the units after an update. No rank reads the old packs any more: the collective sum of the
  * gradients' norm came after their last use. */
 static int pack_all(struct zero *z, struct err *e)
 {
-    for (int v = 0; v < z->n_vectors; v++) {
-        struct zero_vector *x = &z->vector[v];
-        const struct unit_part *of = &z->m->local.unit[v];
-        const struct zero_group *g = &z->group[of->group];
-        struct pack_from from = { x->weight, z->vector[0].weight, g->share, g->n_shares };
-        model_pack(z->m, v, &from, &z->uw[of->unit], x->packs);
-    }
+    for (int v = 0; v < z->n_vectors; v++)
+        pack_vector(z, v);
     int rc = groups_barrier(z, e);
     z->packed = rc >= 0;
     return rc;
@@ -49,6 +54,24 @@ static void put_resident(struct weights *w, int u)
 }
 
 const struct weights zero_borrow_resident = { get_resident, put_resident, NULL };
+
+/* With a late store: packs a unit when its new weights are there and first needed. */
+static int get_late(struct weights *w, int u, int backward, const struct unit_weights **out, struct err *e)
+{
+    struct zero *z = (struct zero *)w;
+    int vector[] = { u, z->m->local.experts_of[u] }, rc = zero_settle(z, u, e);
+    if (rc >= 0 && !backward && !z->vector[u].packed) {
+        for (int i = 0; i < 2; i++)
+            if (vector[i] >= 0)
+                pack_vector(z, vector[i]);
+        rc = groups_barrier(z, e);
+        z->vector[u].packed = rc >= 0;
+    }
+    *out = &z->uw[u];
+    return rc;
+}
+
+const struct weights zero_borrow_late = { get_late, put_resident, NULL };
 
 /* ---- stage 3 ---- */
 static struct zero_slot *slot_of(struct zero *z, int u)
@@ -129,6 +152,7 @@ static int fetch(struct zero *z, int u, int pack, struct zero_slot **out, struct
 
     if (!s)
         return err_set(e, ERR_INTERNAL, "unit %d asked for while its slots are borrowed", u);
+    TRY(zero_settle(z, u, e));
     TRY(finish_gathers(s, e)); /* of a unit that was fetched and not borrowed */
     s->unit = s->holds = u;
     s->used = ++z->clock;
@@ -193,7 +217,8 @@ static int soon_gathered(struct weights *w, int u, int backward, struct err *e)
 {
     struct zero *z = (struct zero *)w;
     struct zero_slot *s;
-    return z->overlap && !slot_of(z, u) ? fetch(z, u, !backward, &s, e) : 0;
+    /* the computation does not wait for the next unit's update */
+    return z->overlap && !slot_of(z, u) && !zero_is_late(z, u) ? fetch(z, u, !backward, &s, e) : 0;
 }
 
 const struct weights zero_borrow_gathered = { get_gathered, put_gathered, soon_gathered };
@@ -202,6 +227,8 @@ const struct weights zero_borrow_gathered = { get_gathered, put_gathered, soon_g
 void zero_forget_packs(struct zero *z)
 {
     z->packed = 0;
+    for (int v = 0; v < z->n_vectors; v++)
+        z->vector[v].packed = 0;
     for (int i = 0; i < ZERO_SLOTS; i++)
         z->slot[i].unit = -1;
 }

@@ -29,6 +29,8 @@ struct zero_vector {
     float *master, *exp_avg, *exp_avg_sq;
     float *level[TREE_DEPTH_MAX]; /* comm memory: partial sums over this rank's rows, whole flat vector */
     float *shard[TREE_DEPTH_MAX]; /* own slice: partial sums over super-steps (stages 2, 3) */
+    int packed;                   /* with a late store: of a unit, its packs are those of its weights */
+    int late;                     /* the store updates it, or its new weights are not gathered yet */
     struct comm_request *sum;     /* under way; NULL: none */
     float *sum_of;                /* the buffer that is being summed; NULL: none */
     void *packs;                  /* once a machine */
@@ -72,7 +74,20 @@ struct zero {
     struct unit_weights *uw;    /* [n_units]; stages 0 to 2 */
     struct zero_slot slot[ZERO_SLOTS];
     int64_t clock;
+
+    /* the update (zero_update.c) */
+    struct state_store *store, in_memory;
+    struct adamw adamw;                /* its constants, but for the decay */
+    float weight_decay;                /* of parts that decay */
+    struct dev *update_dev, *late_dev; /* that runs AdamW; of a late store's thread, else NULL */
+    float *staged_grads;               /* pinned, [STAGED]; NULL: states and gradients are in one memory */
+    void *staged_weights;              /* likewise, in the run's dtype */
+    int expects, is_ahead;             /* may update ahead; does */
+    int was_clipped;                   /* the gradients of the last update */
+    struct adamw expected;
+    float expected_decay;
 };
+#define STAGED ((int64_t)1 << 20)
 
 /* The vector of a unit in a group, or -1. */
 static inline int zero_vector_of(const struct model *m, int unit, int group)
@@ -81,8 +96,8 @@ static inline int zero_vector_of(const struct model *m, int unit, int group)
 }
 
 /* ---- zero_borrow.c ---- */
-/* What zero_weights() gives: of stages 0 to 2, and of stage 3. */
-extern const struct weights zero_borrow_resident, zero_borrow_gathered;
+/* What zero_weights() gives: of stages 0 to 2, there also with a late store, and of stage 3. */
+extern const struct weights zero_borrow_resident, zero_borrow_late, zero_borrow_gathered;
 
 /* What a slot must hold of a group's vectors: elements, bytes of packs. */
 struct slot_size {
@@ -101,5 +116,19 @@ void zero_forget_packs(struct zero *z);
 /* Memory of the gradients. ERR_MEMORY. */
 int zero_open_grads(struct zero *z, struct err *e);
 void zero_close_grads(struct zero *z); /* also finishes sums under way */
+/* Summed gradients of vector v from element `begin` on. */
+float *zero_summed(const struct zero *z, int v, int64_t begin);
+
+/* ---- zero_update.c ---- */
+extern const struct state_ops state_in_memory; /* state_memory.c */
+/* What updates use. Not collective. ERR_MEMORY. */
+int zero_open_update(struct zero *z, struct err *e);
+void zero_close_update(struct zero *z);
+/* 1: unit u has weights that are late. The same on all ranks of its groups. */
+int zero_is_late(const struct zero *z, int u);
+/* Waits for the late weights of unit u, and gathers them. Collective over the groups. */
+int zero_settle(struct zero *z, int u, struct err *e);
+/* The sum of vector v's gradients is final in this super-step: it may be updated ahead. */
+void zero_sum_is_final(struct zero *z, int v);
 
 #endif

@@ -1,4 +1,4 @@
-/* zero_step.c - gradients: local tree, sum over dp, counter over super-steps; norm; update. See zero.h. */
+/* zero_step.c - gradients: local tree, sum over dp, counter over super-steps; norm. See zero.h. */
 #include <math.h>
 #include <string.h>
 #include "base/alter.h"
@@ -80,6 +80,8 @@ static int finish_sum(struct zero *z, int v, struct err *e)
     if ((rc = comm_finish(&x->sum, e)) >= 0 && z->n_shards)
         add_shard(z, x, x->sum_of + kept.begin, kept.n);
     x->sum_of = NULL;
+    if (rc >= 0)
+        zero_sum_is_final(z, v);
     return rc < 0 ? err_add(e, "summing the gradients of unit %d", part_of(z, v)->unit) : 0;
 }
 
@@ -258,7 +260,7 @@ void zero_measure(const struct model *m, int sharers, struct zero_options how, c
     }
     bytes[MEM_PARAMS] += shared + (how.stage == 3 ? own * el : whole);
     bytes[MEM_GRADS] += grads;
-    bytes[MEM_OPTIM] += (m->dt == DT_F32 ? 8 : 12) * own;
+    bytes[MEM_OPTIM] += how.elsewhere ? 0 : (m->dt == DT_F32 ? 8 : 12) * own;
 }
 
 static int open_vector_grads(struct zero *z, int v, struct err *e)
@@ -279,7 +281,7 @@ static int open_vector_grads(struct zero *z, int v, struct err *e)
 
 int zero_open_grads(struct zero *z, struct err *e)
 {
-    struct zero_options how = { z->stage, z->overlap };
+    struct zero_options how = { .stage = z->stage, .overlap = z->overlap };
     int rc = 0;
 
     z->g = (struct grads){ .n = z->plan.local, .level = level_of, .done = done };
@@ -320,15 +322,17 @@ struct grads *zero_grads(struct zero *z) { return &z->g; }
 
 int zero_begin_rows(struct zero *z, int64_t super, int64_t row, struct err *e)
 {
+    /* gradients of the step before are read until its update has ended */
+    int rc = zero_settle_all(z, e);
     /* sums of the super-step before join the counter while z->super is still its number */
-    int rc = super == z->super ? 0 : finish_sums(z, e);
+    if (rc >= 0 && super != z->super)
+        rc = finish_sums(z, e);
     z->super = super;
     z->g.next = row;
     return rc;
 }
 
-/* Summed gradients of vector v from element `begin` on. */
-static float *summed(const struct zero *z, int v, int64_t begin)
+float *zero_summed(const struct zero *z, int v, int64_t begin)
 {
     const struct zero_vector *x = &z->vector[v];
     return z->n_shards ? x->shard[0] + (begin - kept_of(z, v).begin) : x->level[0] + begin;
@@ -354,7 +358,7 @@ static int join_tied(struct zero *z, struct err *e)
     int64_t begin = z->vector[0].own_begin, n = z->vector[0].own;
     if (!z->m->table.cfg.tied || !z->m->local.unit[0].n)
         return 0;
-    float *look_up = summed(z, 0, begin), *head = summed(z, z->n_vectors, begin);
+    float *look_up = zero_summed(z, 0, begin), *head = zero_summed(z, z->n_vectors, begin);
     int rc = swap_tied(z, look_up, head, n, e);
     if (rc >= 0 && !joins_before_sum(z))
         join_head(z, look_up, head, n);
@@ -402,7 +406,7 @@ static void add_squares(const struct zero *z, struct xsum *s)
         lo = lo > p->offset ? lo : p->offset;
         hi = hi < p->offset + p->count ? hi : p->offset + p->count;
         if (counts(p) && lo < hi)
-            add(z, s, summed(z, p->vector, lo), hi - lo);
+            add(z, s, zero_summed(z, p->vector, lo), hi - lo);
     }
 }
 
@@ -424,41 +428,6 @@ int zero_norm(struct zero *z, double *norm, struct err *e)
     s.n_nan = all[XSUM_LIMBS];
     s.n_inf = all[XSUM_LIMBS + 1];
     *norm = sqrt(xsum_double(&s));
-out:
-    return rc;
-}
-
-/* AdamW on the elements of one part that this rank owns. */
-static void update_part(struct zero *z, const struct part *p, const struct adamw *h, double weight_decay)
-{
-    const struct param *q = &z->m->table.p[p->param];
-    struct zero_vector *x = &z->vector[p->vector];
-    int64_t lo = x->own_begin > p->offset ? x->own_begin : p->offset, hi = x->own_begin + x->own;
-    int64_t at = lo - x->own_begin, weight_at = (lo - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
-    void *w16 = z->m->dt == DT_F32 ? NULL : (char *)x->weight + weight_at;
-    struct adamw step = *h;
-    hi = hi < p->offset + p->count ? hi : p->offset + p->count;
-    step.weight_decay = q->decay ? (float)weight_decay : 0.0f;
-    if (lo < hi)
-        KERNEL(z->m->dev, adamw, x->master + at, w16, x->exp_avg + at, x->exp_avg_sq + at,
-               summed(z, p->vector, lo), hi - lo, &step);
-}
-
-int zero_update(struct zero *z, const struct adamw *h, double weight_decay, struct err *e)
-{
-    int rc = 0;
-    for (int i = 0; i < z->m->local.n_parts; i++)
-        if (!model_own(z->m, i))
-            update_part(z, &z->m->local.part[i], h, weight_decay);
-    for (int v = 0; (z->stage == 1 || z->stage == 2) && v < z->n_vectors; v++) {
-        const struct zero_group *g = &z->group[group_of(z, v)];
-        size_t bytes = (size_t)(flat_of(z, v) / g->size) * dtype_size(z->m->dt);
-        char *weight = z->vector[v].weight;
-        if (bytes)
-            TRY(comm_all_gather_shared(g->ranks, weight, weight + bytes * (size_t)g->rank, bytes, e));
-    }
-    rc = 0;
-    zero_forget_packs(z);
 out:
     return rc;
 }

@@ -26,6 +26,16 @@ claim "the steps after it are" [ "$(tail -n 2 "$TMP/reference.jsonl" | grep -c '
 same "skipped on every tensor parallel rank" --tp 2
 same "skipped with sliced gradients" --ranks 2 --zero 2
 same "skipped with gathered weights, in a pipeline" --pp 2 --ranks 4 --zero 3 --micro-batch 1
+same "skipped with state in files" --offload "$TMP/disk" --ranks 2 --zero 1
+
+# no step is clipped: with state in files the update of the bad step is begun before its norm is known
+for dtype in fp32 bf16; do
+    common=(--data "$TMP/text" --init "$TMP/hf" --steps 24 --seq-len 64 --global-batch 4 --threads 1 \
+        --data-order stride:1 --clip 1000 --dtype $dtype)
+    reference
+    same "undone, $dtype" --offload "$TMP/disk"
+    claim "an update was undone" grep -q '"event":"offload".*"redone":1' "$TMP/layout.jsonl"
+done
 
 for i in 1 2 3 4 5 6; do tr a-z Z <"$TMP/plain"; done >"$TMP/bad"
 run "$BIN/ptrain" --data "$TMP/bad" --init "$TMP/hf" --out "$TMP/end" --steps 24 --seq-len 64 --global-batch \

@@ -20,7 +20,6 @@ EXCUSED = {
     "%d ranks: at most %d are possible": "mpirun would have to start them",
     "--ep %d": "experts are another room's",
     "--balance global: a batch of %lld tokens": "the schedule of 2^31 tokens needs too much memory",
-    "--offload %s is not built yet": "the table of options says so first",
     "Slurm gives %s tasks": "faults_comm.sh",
     "%s: mlp_only_layers": "of models with experts",
     "%s has no config.json": "the reader of folders says so first",

@@ -1,5 +1,5 @@
-/* base_aio_test.c - asynchronous reads and writes, by io_uring and by threads: bytes, short counts, errors that
- * name file and byte. */
+/* base_aio_test.c - asynchronous reads and writes, by io_uring and by threads: bytes, short counts,
+ * errors that name file and byte. */
 #include "tests/test.h"
 
 #include <unistd.h>

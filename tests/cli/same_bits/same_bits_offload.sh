@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# quick
+# same_bits_offload.sh - masters and moments in files: the same bits as in memory at every ZeRO stage, tp, pp and
+# ep, where gradients are clipped and where they are not; resumed with and without; on a device beside the host.
+# OFFLOAD=all: more layouts, families and both dtypes.
+. "$(dirname "$0")/../lib/train_lib.bash"
+every=${OFFLOAD:+yes}
+text 7 30000 >"$TMP/text"
+disk=(--offload "$TMP/disk")
+
+# offloaded LAYOUT...: each has the bits of one rank that keeps all in memory, and leaves no file
+offloaded() {
+    local layout words
+    reference
+    for layout in "$@"; do
+        read -r -a words <<<"$layout"
+        same "offloaded" "${words[@]}" "${disk[@]}"
+        claim "offloaded ($layout): no file is left" [ -z "$(ls -A "$TMP/disk")" ]
+    done
+}
+
+config "$TMP/model.json" vocab_size=257
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 4 --seq-len 33 --global-batch 4 --threads 1 \
+    --dtype bf16)
+offloaded "" "--ranks 2 --zero 1" "--tp 2 --pp 2 --micro-batch 1" ${every:+"--ranks 2 --zero 3 --micro-batch 1"} \
+    ${every:+"--ranks 2" "--ranks 4 --zero 2 --micro-batch 1" "--ranks 4 --zero 3 --tp 2" "--ranks 4 --zero 1 --pp 2"} \
+    ${every:+"--pp 2 --schedule zero-bubble --micro-batch 1" "--pp 2 --schedule gpipe --micro-batch 2"} \
+    ${every:+"--ranks 2 --zero 2 --overlap off" "--recompute full" "--micro-batch 1" "--ranks 4 --transport mpi --zero 3"}
+common+=(--clip 100)
+offloaded "--ranks 2 --zero 2" ${every:+"" "--ranks 4 --zero 3" "--tp 2 --ranks 4 --zero 1 --overlap off"}
+
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 4 --seq-len 33 --global-batch 4 --threads 1 --clip 100)
+offloaded "--ranks 2 --zero 3" ${every:+"" "--ranks 2" "--ranks 2 --zero 1 --micro-batch 1" "--tp 2 --pp 2 --ranks 4"}
+
+# into files and out of them again
+train resumed --stop-after 2 --offload "$TMP/disk" --ranks 2 --zero 1
+run timeout -k 10 100 "$BIN/ptrain" "${common[@]}" --out "$TMP/resumed" --resume auto --stop-after 3
+claim "a run goes on without offload" [ $rc = 0 ]
+run timeout -k 10 100 "$BIN/ptrain" "${common[@]}" --out "$TMP/resumed" --resume auto --offload "$TMP/disk" --ranks 2 --zero 3
+claim "and with it again" [ $rc = 0 ]
+claim "to the same state" [ "$(state_of "$out")" = "$ref_state" ]
+
+family "$TMP/model.json" mixtral
+offloaded "--ranks 2 --ep 2 --zero 1" ${every:+"--ranks 4 --ep 2 --tp 2 --zero 3" "--tp 2"}
+
+# beside a device's memory: in the host's, and in files
+family "$TMP/model.json" qwen2
+[ "$every" ] && offloaded "--ranks 2 --zero 2" || reference
+export SHARDLINE_DEVICE=$fake_device
+[ "$every" ] && same "in the host's memory" --device cuda --offload cpu
+same "in the host's memory, with slices" --device cuda --offload cpu --ranks 2 --zero 3
+same "in files beside a device" --device cuda --offload "$TMP/disk" ${every:+--ranks 2 --zero 1}
+unset SHARDLINE_DEVICE
+
+if [ "$every" ]; then
+    for name in gpt2 neox gemma2 gpt_oss deepseek_v3; do
+        family "$TMP/model.json" $name
+        for dtype in fp32 bf16; do
+            common=(--data "$TMP/text" --model "$TMP/model.json" --steps 3 --seq-len 33 --global-batch 4 --threads 1 \
+                --dtype $dtype)
+            offloaded "" "--tp 2 --ranks 4 --zero 1" "--ranks 2 --zero 3"
+        done
+    done
+fi
+finish

@@ -1,0 +1,94 @@
+/* offload_host.c - masters and moments in pinned memory of the host, beside a GPU. The device's thread
+ * walks: the gradients come down, AdamW runs on the host, the weights go up. */
+#include <stdlib.h>
+#include <string.h>
+#include "train/offload/offload_priv.h"
+
+static size_t bytes_of(const struct offload *o, int v)
+{
+    int64_t n = 0;
+    for (int i = o->of.first[v]; i < o->of.end[v]; i++)
+        n += o->of.piece[i].n;
+    return (size_t)n * sizeof(float) + 64;
+}
+
+int host_open(struct offload *o, struct err *e)
+{
+    for (int k = 0; k < KINDS; k++) {
+        o->host[k] = calloc((size_t)o->of.n_vectors + 1, sizeof **o->host);
+        for (int v = 0; o->host[k] && v < o->of.n_vectors; v++) {
+            o->host[k][v] = dev_pin(o->m->dev, bytes_of(o, v));
+            if (!o->host[k][v])
+                return err_set(e, ERR_MEMORY, "no pinned memory for masters and moments: use more ranks");
+            memset(o->host[k][v], 0, bytes_of(o, v));
+        }
+        if (!o->host[k])
+            return err_set(e, ERR_MEMORY, "no memory for offloaded state");
+    }
+    return 0;
+}
+
+void host_close(struct offload *o)
+{
+    for (int k = 0; k < KINDS; k++) {
+        for (int v = 0; o->host[k] && v < o->of.n_vectors; v++)
+            if (o->host[k][v])
+                dev_unpin(o->m->dev, o->host[k][v], bytes_of(o, v));
+        free(o->host[k]);
+    }
+}
+
+static float *state_of(const struct state_store *s, int v, int k)
+{
+    return ((const struct offload *)(const void *)s)->host[k - ZERO_MASTER][v];
+}
+
+static float *no_device_memory(const struct state_store *s, int v, enum zero_state k)
+{
+    (void)s;
+    (void)v;
+    (void)k;
+    return NULL;
+}
+
+static int read_state(struct state_store *s, int v, enum zero_state k, int64_t at, int64_t n, float *out,
+                      struct err *e)
+{
+    (void)e;
+    memcpy(out, state_of(s, v, (int)k) + at, (size_t)n * sizeof *out);
+    return 0;
+}
+
+static int write_state(struct state_store *s, int v, enum zero_state k, int64_t at, int64_t n,
+                       const float *in, struct err *e)
+{
+    (void)e;
+    memcpy(state_of(s, v, (int)k) + at, in, (size_t)n * sizeof *in);
+    return 0;
+}
+
+static int begin(struct state_store *s, struct err *e)
+{
+    struct offload *o = (struct offload *)(void *)s;
+    int rc = 0;
+    for (int i = 0; rc >= 0 && i < o->of.n_pieces; i++) {
+        const struct piece *p = &o->of.piece[i];
+        float *state[ZERO_STATES] = { 0 };
+        for (int k = 0; k < KINDS; k++)
+            state[ZERO_MASTER + k] = o->host[k][p->vector] + p->at;
+        rc = s->update.run(s->update.ctx, p->vector, p->at, p->n, state, e);
+    }
+    return rc;
+}
+
+static int wait_none(struct state_store *s, int v, struct err *e)
+{
+    (void)s;
+    (void)v;
+    (void)e;
+    return 0;
+}
+
+const struct state_ops offload_in_host = {
+    .memory = no_device_memory, .read = read_state, .write = write_state, .begin = begin, .wait = wait_none
+};
