@@ -48,6 +48,7 @@ struct ckpt_state {
     int grain;             /* GRAIN of the sums (numerics contract); 0: not stored, use the formula */
     /* Orders that the model does not fix. S of experts: sequences a leaf of their weight gradients; 0: 1 */
     int expert_leaf;
+    int cp_grain; /* C: leaves of a sequence; 0: 1 */
     const char
         *run_json; /* settings that a resumed run needs (schedule, data order, …), a JSON object; or NULL */
     struct ckpt_counts counts;

@@ -80,6 +80,18 @@ struct attn_seq {
 };
 #define ATTN_PAGE 64
 #define ATTN_SEGMENT 1024
+/* Sequences of `len` tokens whose rows lie by leaves: a sequence is 2 n_leaves chunks of equal length, leaf g
+ * is chunk g, then chunk 2 n_leaves - 1 - g. Queries (q, out, dout, dq) are the rows of leaves
+ * [first, first + count) of every sequence; keys (dk, dv) have the rows of all leaves (attn_cut.h). */
+struct attn_cut {
+    int n_leaves, first, count; /* count 0: sequences are not cut */
+    int n_docs;
+    int64_t len;
+    int one; /* > 0: dk and dv of the queries of leaf first + one - 1 alone; dq of others is not defined */
+    /* [n_docs]: where attention starts anew: documents whole, ascending; row: the first token, counted over
+     * all sequences; pos 0 */
+    const struct attn_seq *doc;
+};
 struct attn {
     int n_heads, n_kv, head_dim; /* local: query head q uses kv head q / (n_heads / n_kv) */
     enum dtype dt;
@@ -100,6 +112,8 @@ struct attn {
     /* Latent attention. > 0: a value is the first v_dim components of its key, and a page holds, for every
      * kv head, K alone, attn_head_bytes() from the next one; 0: V lies behind K, as wide as K. */
     int v_dim;
+    /* For attn_dx. Where sequences are cut, seq lists the runs of neighbouring positions among the rows. */
+    struct attn_cut cut;
 };
 /* Components of a value. */
 static inline int64_t attn_value_dim(const struct attn *a) { return a->v_dim > 0 ? a->v_dim : a->head_dim; }
@@ -281,7 +295,9 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  *                  [rows][n_heads] or NULL.
  *                  A sink is a last segment of one key whose value is +0.
  *   attn_dx        dq, dk, dv fp32 of whole sequences (pos 0; of any length, at any row). dk, dv of a kv
- *                  head are Tree over its query heads. dv [rows][n_kv v] is not added to dk.
+ *                  head are Tree over its query heads. dv [rows][n_kv v] is not added to dk. Where sequences
+ *                  are cut: Tree(count) over these leaves of that; a leaf without a query at or behind a
+ *                  block of 64 keys is -0 there.
  *
  *   sink_dw        out[sequence][n_heads]: Tree(s.grain) over blocks of chains over tokens of fma(-p, D, .),
  *                  p = exp(sink - lse), D = lanes of fma(dout, out, .). sink: dt of out.

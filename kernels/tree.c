@@ -35,6 +35,37 @@ const struct sum_order tree_order = { tree_merges, tree_depth_before };
 /* each leaf joins the one entry that is there */
 const struct sum_order chain_order = { chain_holds_sum, chain_holds_sum };
 
+/* Leaf i of a nested tree is leaf i % inner of a group, which is one entry behind its last leaf. */
+static int merges_of(const struct sum_order *o, int64_t n, int64_t inner, int64_t i)
+{
+    int64_t within = inner > 1 ? i % inner : 0;
+    int merges = inner > 1 ? o->merges(inner, within) : 0;
+    if (inner < 2)
+        return o->merges(n, i);
+    return within < inner - 1 ? merges : merges + o->merges(n / inner, i / inner);
+}
+
+static int depth_of(const struct sum_order *o, int64_t n, int64_t inner, int64_t i)
+{
+    if (inner < 2)
+        return o->depth_before(n, i);
+    return o->depth_before(n / inner, i / inner) + o->depth_before(inner, i % inner);
+}
+
+int nest_merges(int64_t n, int64_t inner, int64_t i) { return merges_of(&tree_order, n, inner, i); }
+
+int nest_depth_before(int64_t n, int64_t inner, int64_t i) { return depth_of(&tree_order, n, inner, i); }
+
+int order_merges(const struct sum_order *o, const struct tree_acc *acc, int64_t i)
+{
+    return merges_of(o, acc->n, acc->inner, i);
+}
+
+int order_depth_before(const struct sum_order *o, const struct tree_acc *acc, int64_t i)
+{
+    return depth_of(o, acc->n, acc->inner, i);
+}
+
 int tree_is_node(int64_t n, int64_t first, int64_t count)
 {
     int64_t m = tree_run(n);

@@ -5,7 +5,10 @@
  *
  * Adding leaf i to the counter: chain it to the open run if i % m != 0; when the run is complete, merge as
  * a binary counter does (as many times as i/m has trailing one bits). The stack of partial sums has at
- * most tree_depth(n) entries, entry 0 the oldest; after leaf n-1 entry 0 is the sum. */
+ * most tree_depth(n) entries, entry 0 the oldest; after leaf n-1 entry 0 is the sum.
+ *
+ * Nested trees: n leaves in groups of `inner` neighbours; Tree(inner) of each group, then Tree(n / inner) of
+ * the groups. inner divides n; 0 and 1: Tree(n). */
 #ifndef SHARDLINE_KERNELS_TREE_H
 #define SHARDLINE_KERNELS_TREE_H
 
@@ -23,6 +26,7 @@ struct leaves {
 /* A sum over n leaves that arrive in order, over several calls. Borrows its levels. */
 struct tree_acc {
     int64_t n, next; /* leaves of the whole tree; the next leaf (the caller advances it, not the op) */
+    int64_t inner;   /* the tree is nested */
     float *level[TREE_DEPTH_MAX]; /* the stack of partial sums, of which tree_levels(n, per_call) are used */
 };
 
@@ -38,6 +42,11 @@ struct sum_order {
     int (*depth_before)(int64_t n, int64_t i);
 };
 extern const struct sum_order tree_order, chain_order;
+/* tree_merges and tree_depth_before of a nested tree; and of both of its orders. */
+int nest_merges(int64_t n, int64_t inner, int64_t i);
+int nest_depth_before(int64_t n, int64_t inner, int64_t i);
+int order_merges(const struct sum_order *o, const struct tree_acc *acc, int64_t i);
+int order_depth_before(const struct sum_order *o, const struct tree_acc *acc, int64_t i);
 /* Are leaves [first, first + count) one node of Tree(n)? */
 int tree_is_node(int64_t n, int64_t first, int64_t count);
 /* The most entries on the stack between calls of one leaf each. */

@@ -161,7 +161,7 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                        (long long)b->n_rows, (long long)b->n_want, (long long)w->rows,
                        (long long)w->logit_rows);
     for (int unit = at->first_unit; !b->n_rows && unit <= at->last_unit; unit++)
-        TRY(keys_stored(&p, e));
+        TRY(keys_gather(&p, NULL, e));
     if (!b->n_rows)
         goto out;
     if (m->pos)

@@ -1,8 +1,8 @@
 /* gradients.c - gradients of weights, from the records that bodies and the walker emit: added to the trees
  * of sums at once, or later (deferred_grads.c). See units.h.
  *
- * Every matrix's gradient goes to the tree of its unit, one leaf a sequence; the tied head has a tree of its
- * own, unit n_units, laid out as unit 0. */
+ * Every matrix's gradient goes to the tree of its unit, one leaf a sequence, or a leaf of it (cp_grain); the
+ * tied head has a tree of its own, unit n_units, laid out as unit 0. */
 #include "base/alter.h"
 #include "model/deferred_grads.h"
 #include "model/units.h"
@@ -12,7 +12,9 @@ struct tree_acc gradient_sums(const struct pass *p, int unit, int part)
     const struct params_local *l = &p->m->local;
     int vector = unit == l->n_units ? l->n_trained : l->part[part].vector;
     int fold = vector >= l->n_units && vector < l->n_trained ? p->g->fold : 1;
-    struct tree_acc acc = { .n = p->g->n * fold, .next = p->g->next * fold };
+    struct tree_acc acc = { .n = p->g->n * fold,
+                            .next = p->g->next * fold,
+                            .inner = ORDER("cp_leaves_inside", p->g->inner, 0) };
     for (int j = 0; j < p->g->n_levels; j++)
         acc.level[j] = p->g->level(p->g, vector, j) + l->part[part].offset;
     return acc;

@@ -138,7 +138,10 @@ size_t model_tables_measure(const struct model *m, int64_t rows, int64_t positio
 int model_open(struct model *m, const struct model_config *cfg, const struct model_open *how, struct err *e)
 {
     const struct layout *lay = &how->layout;
-    struct rank_at at = { .tp = how->tp_rank, .pp = how->pp_rank, .ep = how->ep ? comm_rank(how->ep) : 0 };
+    struct rank_at at = { .tp = how->tp_rank,
+                          .cp = how->cp ? comm_rank(how->cp) : 0,
+                          .pp = how->pp_rank,
+                          .ep = how->ep ? comm_rank(how->ep) : 0 };
     int rc = model_shape(m, cfg, lay, at, how->dt, how->fast, e);
 
     if (rc < 0)
@@ -146,6 +149,7 @@ int model_open(struct model *m, const struct model_config *cfg, const struct mod
     m->dev = how->dev;
     m->tp = how->tp;
     m->ep = how->ep;
+    m->cp = how->cp;
     dev_numerics(m->dev, m->fast);
     m->max_rows = how->max_rows;
     m->max_pos = how->max_pos ? how->max_pos : cfg->max_pos;

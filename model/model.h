@@ -52,6 +52,7 @@ struct model {
     struct comm *tp;       /* borrowed */
     struct comm *kv_group; /* ranks that hold the same kv head; NULL when none is replicated */
     struct comm *ep;       /* borrowed: ranks that divide the experts of a layer; NULL: ep is 1 */
+    struct comm *cp;       /* borrowed: ranks that divide the leaves of every sequence; NULL: cp is 1 */
     enum dtype dt;
     int fast;  /* --numerics fast */
     int grain; /* the GRAIN that runs (layout_grain) */
@@ -87,6 +88,9 @@ struct model {
     int expert_leaf;
     /* 1: rows of experts are waited for where they are sent, 0: where they are used. Set by the trainer. */
     int waits;
+    /* C: leaves that a training sequence is cut into (kernels/attn_cut.h). 0: 1. Set by the trainer: a power
+     * of two that cp divides. */
+    int cp_grain;
     /* [n_layers][n_experts]: rows that chose an expert, added up by backward passes; NULL: no experts */
     int64_t *loads;
     /* [n_layers]: the most rounds that a backward of a layer took (dispatch.h), 0: none; with loads */
@@ -103,6 +107,7 @@ struct model_open {
     struct dev *dev;
     struct comm *tp; /* borrowed */
     struct comm *ep; /* borrowed; NULL: layout.ep is 1 */
+    struct comm *cp; /* borrowed; NULL: layout.cp is 1 */
     int tp_rank, pp_rank;
     enum dtype dt;
     int fast;         /* --numerics fast: one chain instead of GRAIN leaves */
@@ -225,12 +230,14 @@ void resident_close(struct resident *r);
 /* n_seq sequences of len tokens, one behind the other. Products and attention see all rows. Between bodies
  * (norms, residuals) a rank holds own_len tokens of every sequence, one sequence behind the other too: all
  * of them, or with sequence parallelism its GRAIN / tp blocks. Source: Korthikanti et al. 2022, section
- * 4.2.2. */
+ * 4.2.2. Where training sequences are cut into leaves (model.cp_grain), a leaf counts as a sequence here:
+ * `leaves` neighbours are those that this rank has of a sequence. */
 struct seq_rows {
     int n_seq;
     int64_t len, own_len;
+    int leaves;
 };
-static inline struct seq_rows rows_whole(int64_t n) { return (struct seq_rows){ 1, n, n }; }
+static inline struct seq_rows rows_whole(int64_t n) { return (struct seq_rows){ 1, n, n, 1 }; }
 static inline int64_t rows_all(const struct seq_rows *r) { return r->n_seq * r->len; }
 static inline int64_t rows_own(const struct seq_rows *r) { return r->n_seq * r->own_len; }
 static inline int rows_shared(const struct seq_rows *r) { return r->own_len < r->len; }
@@ -321,7 +328,14 @@ struct expert_room {
 };
 /* Of micro-batches of this shape; after model_shape. */
 struct expert_room model_expert_room(const struct model *m, const struct work_shape *s);
-/* ERR_USAGE: sequences of this length cannot be shared among the ranks. */
+/* C by the contract's formula: the largest power of two up to 8 that gives chunks of 1024 tokens and more,
+ * whole blocks of attention; 1 below 4096 tokens. */
+int model_cp_grain(int64_t seq_len);
+/* The leaves that this rank has of a training sequence: cp_grain / cp. */
+int model_leaves(const struct model *m);
+/* The token of a sequence of seq_len that row `row` of this rank's rows of it is. */
+int64_t model_row_token(const struct model *m, int64_t seq_len, int64_t row);
+/* ERR_USAGE: sequences of this length cannot be shared among the ranks, or cut into leaves. */
 int train_work_check(const struct model *m, const struct work_shape *s, struct err *e);
 /* Memory for one micro-batch in a chunk. ERR_MEMORY says what to use instead. */
 int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s,
@@ -343,19 +357,20 @@ void *train_work_output(struct train_work *w);
 void *train_work_grad(struct train_work *w);
 size_t train_work_bytes(const struct train_work *w); /* of each of the three */
 
-/* ids, targets: [n_seq][seq_len], of the host (ids for the first stage, targets for the last). logprobs (may
- * be NULL; last stage; of the host): [n_seq][seq_len] of every target, on every tp rank. Keeps what backward
- * needs. Collective over tp. */
+/* ids, targets: of this rank's rows of every sequence (model_row_token), of the host (ids for the first
+ * stage, targets for the last). logprobs (may be NULL; last stage; of the host): of every target, on every tp
+ * rank. Keeps what backward needs. Collective over tp and cp. */
 int model_train_forward(struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
                         float *logprobs, struct err *e);
 /* Where gradients go. level(vector, j): level j of the partial sums of a vector (params.h; n_trained: the
- * tied head's part, laid out as unit 0). Leaves [next, next + n_seq) of n are added; of experts with a
- * vector of their own those of all dp ranks of an expert group, `fold` times as many. done(unit): all
- * gradients of a unit are there. */
+ * tied head's part, laid out as unit 0). Leaves [next, next + seq_rows.n_seq) of n are added, in a tree that
+ * is nested by `inner` leaves of a sequence; of experts with a vector of their own those of all dp ranks of
+ * an expert group, `fold` times as many. done(unit): all gradients of a unit are there. */
 struct grads {
     int64_t n, next;
+    int inner; /* 0: 1 */
     int fold;
-    int n_levels; /* partial sums kept between calls: tree_levels(n, sequences a call) */
+    int n_levels; /* partial sums kept between calls: tree_levels(sequences, sequences a call) */
     float *(*level)(struct grads *g, int vector, int j);
     int (*done)(struct grads *g, int unit, struct err *e);
 };

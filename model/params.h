@@ -215,6 +215,8 @@ static inline int layout_fold(const struct layout *l)
     int fold = l->ep / (l->tp * l->cp);
     return l->ep > 1 && fold > 1 ? fold : 1;
 }
+/* Ranks that divide dense parameters among them (ZeRO): those of dp and cp, cp fastest. */
+static inline int layout_slices(const struct layout *l) { return l->dp * l->cp; }
 /* A rank's place on every axis. ep: its place among the ranks that divide the experts of a layer. edp: its
  * place among the ranks that hold the same experts. An expert group is j neighbouring dp ranks with all
  * their tp and cp ranks: ep is 1 or tp * cp * j, where j divides dp. */
@@ -277,12 +279,12 @@ struct param_piece {
      * below) */
     int64_t flat;
 };
-/* What dp rank `dp_rank` writes to a checkpoint, of the parts in l. sliced 0: whole boxes (by the first
- * rank of the group; the others write none). sliced 1: its ZeRO slice of every box; vectors of a dtype of
- * their own are written whole all the same. Weights: sliced when zero == 3; optimizer state (masters,
- * moments): when zero >= 1. Boxes that another rank owns and empty ranges are left out. Fused parameters
- * that this rank holds whole are one piece where it writes whole boxes. out: [local->n_parts]. Returns how
- * many. */
-int params_pieces(const struct params_local *l, int dp_rank, int sliced, struct param_piece *out);
+/* What rank `zero_rank` of layout_slices() writes to a checkpoint, of the parts in l. sliced 0: whole boxes
+ * (by the first rank of the group; the others write none). sliced 1: its ZeRO slice of every box; vectors of
+ * a dtype of their own are written whole all the same. Weights: sliced when zero == 3; optimizer state
+ * (masters, moments): when zero >= 1. Boxes that another rank owns and empty ranges are left out. Fused
+ * parameters that this rank holds whole are one piece where it writes whole boxes. out: [local->n_parts].
+ * Returns how many. */
+int params_pieces(const struct params_local *l, int zero_rank, int sliced, struct param_piece *out);
 
 #endif

@@ -182,7 +182,7 @@ static int is_here(const struct params_local *l, const struct param *p)
 static int vector_of(struct params_local *l, const struct param *p)
 {
     enum param_group group = is_whole_expert(p, &l->layout) ? GROUP_EXPERT : GROUP_DENSE;
-    int slices = group == GROUP_EXPERT ? l->layout.dp / layout_fold(&l->layout) : l->layout.dp;
+    int slices = group == GROUP_EXPERT ? l->layout.dp / layout_fold(&l->layout) : layout_slices(&l->layout);
     if (group == GROUP_DENSE && !p->dtype)
         return p->unit;
 
@@ -216,7 +216,7 @@ static void count_vectors_of(struct params_local *l, int own_dtype)
 static void count_parts(struct params_local *l)
 {
     for (int u = 0; u < l->n_units; u++)
-        l->unit[u] = (struct unit_part){ .unit = u, .n_slices = l->layout.dp };
+        l->unit[u] = (struct unit_part){ .unit = u, .n_slices = layout_slices(&l->layout) };
     l->n_vectors = l->n_units;
     count_vectors_of(l, 0);
     l->n_trained = l->n_vectors;
@@ -343,13 +343,13 @@ static int add_piece(const struct params_local *l, int i, int64_t lo, int64_t hi
     return out->hi > 0;
 }
 
-int params_pieces(const struct params_local *l, int dp_rank, int sliced, struct param_piece *out)
+int params_pieces(const struct params_local *l, int zero_rank, int sliced, struct param_piece *out)
 {
     int n = 0, joined;
     for (int i = 0; i < l->n_parts; i++) {
         const struct part *p = &l->part[i];
         const struct unit_part *u = &l->unit[p->vector];
-        int slice = u->group == GROUP_EXPERT ? dp_rank / layout_fold(&l->layout) : dp_rank;
+        int slice = u->group == GROUP_EXPERT ? zero_rank / layout_fold(&l->layout) : zero_rank;
         int64_t each = u->flat / u->n_slices, lo = each * slice - p->offset, hi = lo + each;
 
         if (sliced && !u->dtype) {

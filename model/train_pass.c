@@ -66,7 +66,7 @@ int model_train_forward(struct weights *ws, struct train_work *w, const int32_t 
         int last = unit == at->last_unit;
         void *x_out = last ? w->x_last : train_unit(w, unit + 1)->branch[0].x;
         train_pass_layer(&p, unit);
-        train_clean_pages(&p);
+        train_clean_pages(&p, unit);
         TRY(forward_unit(&p, (struct step){ unit, !last || at->has_head ? unit + 1 : -1, 0 },
                          train_unit(w, unit), x_out, e));
     }
@@ -100,7 +100,7 @@ static int backward_unit(struct pass *p, struct step s, struct unit_buf *b, stru
     if (is_layer)
         train_pass_layer(p, s.unit);
     if (again == RECOMPUTE_FULL)
-        train_clean_pages(p);
+        train_clean_pages(p, s.unit);
     if (rc >= 0)
         rc = unit_recompute(p, u, b, again, e);
     if (rc >= 0)
@@ -161,7 +161,7 @@ static int64_t largest_matrix(const struct model *m, const struct sublayer *s, c
  * those of its group as far as this rank has room. */
 static int64_t most_rows(const struct model *m, const struct pack_plan *k, const struct work_shape *s)
 {
-    int64_t rows = s->n_seq * s->seq_len, room = model_expert_room(m, s).rows;
+    int64_t rows = s->n_seq * s->seq_len / m->local.layout.cp, room = model_expert_room(m, s).rows;
     if (!k->n_experts || !room)
         return rows;
     rows *= layout_fold(&m->local.layout);

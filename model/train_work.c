@@ -7,24 +7,84 @@
  *     comm memory
  *     [ lists of routed rows: every unit's ]
  *     host memory
+ *     [ with cp: every unit's keys and values, or one set where layers are computed again ]
+ *     memory that ranks of cp share
  *
  * Which buffers lie in "again", one set for all layers, is the recompute policy's decision (enum life). */
 #include <stdlib.h>
 #include <string.h>
+#include "base/alter.h"
+#include "kernels/attn_cut.h"
 #include "model/units.h"
 
 /* ---- sequences and their pages ---- */
+static int leaves_of_model(const struct model *m) { return m->cp_grain > 1 ? m->cp_grain : 1; }
+
+int model_cp_grain(int64_t seq_len)
+{
+    enum { MOST = 8, CHUNK_LEAST = 1024 };
+    int c = MOST;
+    while (c > 1 && (seq_len / (2 * c) < CHUNK_LEAST || seq_len % (2 * c * ATTN_PAGE)))
+        c /= 2;
+    return c;
+}
+
+int model_leaves(const struct model *m) { return leaves_of_model(m) / m->local.layout.cp; }
+
+int64_t model_row_token(const struct model *m, int64_t seq_len, int64_t row)
+{
+    int leaves = leaves_of_model(m);
+    int64_t chunk = seq_len / (2 * leaves), of = row / chunk,
+            leaf = model_leaves(m) * m->local.at.cp + of / 2;
+    if (leaves == 1)
+        return row;
+    /* altered: a leaf is two neighbouring chunks */
+    int64_t second = ALTERED("cp_chunks") ? 2 * leaf + 1 : 2 * leaves - 1 - leaf;
+    int64_t first = ALTERED("cp_chunks") ? 2 * leaf : leaf;
+    return (of % 2 ? second : first) * chunk + row % chunk;
+}
+
 /* Of one sequence: every document but one may need a page more. */
 static int64_t pages_of(const struct train_work *w)
 {
-    return (w->r.len + ATTN_PAGE - 1) / ATTN_PAGE + w->documents - 1;
+    return (w->seq_len + ATTN_PAGE - 1) / ATTN_PAGE + w->documents - 1;
 }
 
-static char **unit_pages(const struct train_work *w, int i) { return w->page + i * w->r.n_seq * pages_of(w); }
+/* Runs of neighbouring positions among this rank's rows of a sequence, at most. */
+static int64_t runs_of(const struct train_work *w) { return w->documents + 2 * w->r.leaves; }
+
+static char **unit_pages(const struct train_work *w, int i) { return w->page + i * w->n_seq * pages_of(w); }
+
+static struct attn_seq *unit_documents(const struct train_work *w, int i)
+{
+    return w->doc + (int64_t)i * w->n_seq * w->documents;
+}
 
 static struct attn_seq *unit_sequences(const struct train_work *w, int i)
 {
-    return w->seq + (int64_t)i * w->r.n_seq * w->documents;
+    return w->seq + (int64_t)i * w->n_seq * runs_of(w);
+}
+
+/* How unit i's sequences are cut; count 0: they are not. */
+static struct attn_cut cut_of(const struct train_work *w, int i)
+{
+    int leaves = leaves_of_model(w->m), here = w->r.leaves;
+    if (leaves == 1)
+        return (struct attn_cut){ 0 };
+    return (struct attn_cut){ .n_leaves = leaves,
+                              .first = here * w->m->local.at.cp,
+                              .count = here,
+                              .n_docs = w->n_docs,
+                              .len = w->seq_len,
+                              .doc = unit_documents(w, i) };
+}
+
+/* Where page k lies: with cp the pages of a rank's rows are neighbours. */
+static int64_t page_at(const struct train_work *w, int64_t k)
+{
+    struct attn_seq whole = { 0, w->seq_len, 0, NULL };
+    struct attn a = { .cut = cut_of(w, 0) };
+    return w->m->local.layout.cp > 1 ? attn_key_row(&a, &whole, k * ATTN_PAGE) / ATTN_PAGE : k;
 }
 
 /* The page pointers of unit i, from the memory that its attention carved. */
@@ -35,53 +95,73 @@ static void set_pages(struct train_work *w, int i, const struct unit *u)
         if (!w->unit[i].branch[b].kv)
             continue;
         for (int64_t k = 0; k < w->shape.pages; k++)
-            unit_pages(w, i)[k] = w->unit[i].branch[b].kv + bytes * (size_t)k;
+            unit_pages(w, i)[k] = w->unit[i].branch[b].kv + bytes * (size_t)page_at(w, k);
     }
 }
 
-/* The documents of sequence s in unit i, from seq[0] on: their number. */
+/* The documents of sequence s in unit i, from doc[0] on: their number. */
 static int set_documents(struct train_work *w, int i, int s, int n, const int64_t *begin,
-                         struct attn_seq *seq)
+                         struct attn_seq *doc)
 {
     char **page = unit_pages(w, i) + s * pages_of(w);
     for (int k = 0; k < n; k++) {
-        int64_t from = k ? begin[k] : 0, to = k + 1 < n ? begin[k + 1] : w->r.len;
-        seq[k] = (struct attn_seq){ s * w->r.len + from, to - from, 0, page };
+        int64_t from = k ? begin[k] : 0, to = k + 1 < n ? begin[k + 1] : w->seq_len;
+        doc[k] = (struct attn_seq){ s * w->seq_len + from, to - from, 0, page };
         page += (to - from + ATTN_PAGE - 1) / ATTN_PAGE;
     }
     return n;
 }
 
+/* The runs of n documents of a sequence in the order of the rows, from seq[0] on: their number. */
+static int set_runs(const struct attn *a, const struct attn_seq *doc, int n, struct attn_seq *seq)
+{
+    int n_runs = 0;
+    for (int leaf = 0; leaf < attn_leaves(a); leaf++)
+        for (int half = 0; half < 2; half++)
+            for (int k = 0; k < n; k++) {
+                struct attn_run r = attn_run_of(a, &doc[k], leaf, half);
+                if (r.begin < r.end)
+                    seq[n_runs++] = (struct attn_seq){ r.row, r.end - r.begin, r.begin, doc[k].page };
+            }
+    return n_runs;
+}
+
 void train_work_documents(struct train_work *w, const int *n, const int64_t *begin)
 {
     for (int i = 0; i < w->n_units; i++) {
-        struct attn_seq *seq = unit_sequences(w, i);
-        w->n_attn = 0;
-        for (int s = 0; s < w->r.n_seq; s++) {
+        struct attn_seq *doc = unit_documents(w, i), *seq = unit_sequences(w, i);
+        struct attn a = { .cut = cut_of(w, i) };
+        w->n_docs = w->n_attn = 0;
+        for (int s = 0; s < w->n_seq; s++) {
             const int64_t *from = begin ? begin + (int64_t)s * w->documents : NULL;
-            w->n_attn += set_documents(w, i, s, n ? n[s] : 1, from, seq + w->n_attn);
+            int more = set_documents(w, i, s, n ? n[s] : 1, from, doc + w->n_docs);
+            w->n_attn += set_runs(&a, doc + w->n_docs, more, seq + w->n_attn);
+            w->n_docs += more;
         }
     }
 }
 
 void train_pass_layer(struct pass *p, int unit)
 {
-    p->seq = unit_sequences(p->w, unit - p->w->at.first_unit);
+    int i = unit - p->w->at.first_unit;
+    p->seq = unit_sequences(p->w, i);
     p->n_seq = p->w->n_attn;
+    p->cut = cut_of(p->w, i);
 }
 
-void train_clean_pages(const struct pass *p)
+void train_clean_pages(const struct pass *p, int unit)
 {
+    const struct attn_seq *doc = unit_documents(p->w, unit - p->w->at.first_unit);
     size_t bytes = model_page_bytes(p->m);
     if (p->w->documents == 1)
         return;
-    for (int i = 0; i < p->n_seq; i++)
-        if (p->seq[i].n_rows % ATTN_PAGE)
-            dev_fill(p->m->dev, p->seq[i].page[p->seq[i].n_rows / ATTN_PAGE], 0, bytes);
+    for (int i = 0; i < p->w->n_docs; i++)
+        if (doc[i].n_rows % ATTN_PAGE)
+            dev_fill(p->m->dev, doc[i].page[doc[i].n_rows / ATTN_PAGE], 0, bytes);
 }
 
 /* ---- memory ---- */
-enum { AT_SCRATCH, AT_AGAIN, AT_KEPT, AT_COMM, AT_HOST, PLACES };
+enum { AT_SCRATCH, AT_AGAIN, AT_KEPT, AT_COMM, AT_HOST, AT_PAGES, PLACES };
 
 static size_t stream_bytes(const struct train_work *w)
 {
@@ -89,11 +169,14 @@ static size_t stream_bytes(const struct train_work *w)
 }
 
 /* Where each life lies under the recompute policy. */
-static struct carver carver_of(enum recompute policy, struct arena a[PLACES])
+static struct carver carver_of(const struct train_work *w, struct arena a[PLACES])
 {
+    enum recompute policy = w->recompute;
     struct arena *kept = &a[AT_KEPT], *again = &a[AT_AGAIN];
+    struct arena *costly = policy == RECOMPUTE_FULL ? again : kept;
     return (struct carver){ .of = { [LIFE_KEPT] = kept,
-                                    [LIFE_COSTLY] = policy == RECOMPUTE_FULL ? again : kept,
+                                    [LIFE_COSTLY] = costly,
+                                    [LIFE_PAGES] = w->m->local.layout.cp > 1 ? &a[AT_PAGES] : costly,
                                     [LIFE_CHEAP] = policy == RECOMPUTE_NONE ? kept : again,
                                     [LIFE_SCRATCH] = &a[AT_SCRATCH],
                                     [LIFE_COMM] = &a[AT_COMM],
@@ -105,14 +188,15 @@ static struct carver carver_of(enum recompute policy, struct arena a[PLACES])
 static void carve_unit(const struct train_work *w, int unit, const struct call_shape *c,
                        struct arena a[PLACES], size_t most[PLACES], struct unit_buf *b)
 {
-    static const int shared[] = { AT_SCRATCH, AT_AGAIN, AT_COMM };
-    struct carver from = carver_of(w->recompute, a);
+    static const int shared[] = { AT_SCRATCH, AT_AGAIN, AT_COMM, AT_PAGES };
+    size_t n_shared = sizeof shared / sizeof shared[0] - (w->recompute != RECOMPUTE_FULL);
+    struct carver from = carver_of(w, a);
     size_t begin[PLACES];
 
     for (int k = 0; k < PLACES; k++)
         begin[k] = a[k].used;
     unit_carve(w->m, &w->m->unit[unit], c, &from, b);
-    for (size_t k = 0; k < sizeof shared / sizeof shared[0]; k++) {
+    for (size_t k = 0; k < n_shared; k++) {
         int at = shared[k];
         most[at] = a[at].used > most[at] ? a[at].used : most[at];
         a[at].used = begin[at];
@@ -150,34 +234,39 @@ static void carve_all(struct train_work *w, struct arena a[PLACES])
         a[k].used = a[k].used > most[k] ? a[k].used : most[k];
 }
 
+/* Bytes of this rank; of what the ranks of cp share a part of it. */
 static size_t measure(struct train_work w, struct arena a[PLACES])
 {
     size_t sum = 0;
     memset(a, 0, PLACES * sizeof *a);
     carve_all(&w, a);
     for (int k = 0; k < PLACES; k++)
-        sum += a[k].used;
+        sum += k == AT_PAGES ? a[k].used / (size_t)w.m->local.layout.cp : a[k].used;
     return sum;
 }
 
 struct train_work train_work_of(const struct model *m, int chunk, const struct work_shape *s)
 {
     const struct stage *at = &m->chunk[chunk];
-    int64_t own = s->seq_len / m->shares, rows = s->n_seq * s->seq_len;
+    int leaves = model_leaves(m), n_leaves = s->n_seq * leaves;
+    int64_t len = s->seq_len / leaves_of_model(m), own = len / m->shares;
     struct train_work w = { .m = (struct model *)(uintptr_t)m,
                             .at = *at,
                             .recompute = s->recompute,
-                            .r = { s->n_seq, s->seq_len, own },
+                            .r = { n_leaves, len, own, leaves },
+                            .n_seq = s->n_seq,
+                            .seq_len = s->seq_len,
                             .documents = s->documents > 1 ? s->documents : 1,
                             .n_units = at->last_unit - at->first_unit + 1 };
-    w.shape = (struct call_shape){ .n_seq = s->n_seq,
-                                   .rows = rows,
-                                   .own = s->n_seq * own,
+    w.shape = (struct call_shape){ .n_seq = n_leaves,
+                                   .rows = n_leaves * len,
+                                   .own = n_leaves * own,
                                    .pages = s->n_seq * pages_of(&w),
                                    .logit_ld = m->vocab_n,
                                    .training = 1,
                                    .expert_buffer = s->expert_buffer,
                                    .leaves = s->leaves ? s->leaves : s->n_seq,
+                                   .inner = leaves,
                                    .deferred = s->deferred_weights };
     return w;
 }
@@ -190,24 +279,46 @@ size_t train_work_measure(const struct model *m, int chunk, const struct work_sh
 
 int train_work_check(const struct model *m, const struct work_shape *s, struct err *e)
 {
-    if (m->shares > 1 && s->seq_len % m->grain)
+    int leaves = leaves_of_model(m);
+    if (m->shares > 1 && s->seq_len % (leaves * m->grain))
         return err_set(
             e, ERR_USAGE,
             "--seq-len %lld does not divide into the %d blocks (GRAIN) that --sp shares among ranks: "
             "use a multiple of %d",
-            (long long)s->seq_len, m->grain, m->grain);
+            (long long)s->seq_len, leaves * m->grain, leaves * m->grain);
+    if (leaves > 1 && s->seq_len % (2 * leaves * ATTN_PAGE))
+        return err_set(e, ERR_USAGE,
+                       "--seq-len %lld does not divide into %d leaves of two chunks of whole blocks of %d "
+                       "positions: use a multiple of %d, or a smaller --cp-grain",
+                       (long long)s->seq_len, leaves, ATTN_PAGE, 2 * leaves * ATTN_PAGE);
     return 0;
 }
 
 static int open_tables(struct train_work *w)
 {
-    int64_t n_units = w->n_units, n_seq = w->r.n_seq;
+    int64_t n_units = w->n_units, n_seq = w->n_seq;
     w->unit = calloc((size_t)n_units, sizeof *w->unit);
     w->page = calloc((size_t)(n_units * n_seq * pages_of(w)), sizeof *w->page);
-    w->seq = calloc((size_t)(n_units * n_seq * w->documents), sizeof *w->seq);
+    w->doc = calloc((size_t)(n_units * n_seq * w->documents), sizeof *w->doc);
+    w->seq = calloc((size_t)(n_units * n_seq * runs_of(w)), sizeof *w->seq);
     if (w->m->learned_positions)
         w->pos = calloc((size_t)w->shape.rows, sizeof *w->pos);
-    return w->unit && w->page && w->seq && (w->pos || !w->m->learned_positions);
+    return w->unit && w->page && w->doc && w->seq && (w->pos || !w->m->learned_positions);
+}
+
+/* The memory of a micro-batch but for pages that ranks share. */
+static int open_memory(struct train_work *w, const struct arena a[PLACES], size_t bytes, struct err *e)
+{
+    struct model *m = w->m;
+    w->memory = dev_alloc(m->dev, MEM_ACTS, bytes);
+    w->comm_memory = comm_alloc(m->tp, MEM_ACTS, a[AT_COMM].used);
+    w->host_memory = a[AT_HOST].used ? mem_alloc(m->dev->mem, MEM_ACTS, a[AT_HOST].used) : NULL;
+    if (open_tables(w) && w->memory && w->comm_memory && (!a[AT_HOST].used || w->host_memory))
+        return 0;
+    return err_set(e, ERR_MEMORY,
+                   "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller "
+                   "--micro-batch or --seq-len, or --recompute",
+                   w->n_seq, (long long)w->seq_len, bytes >> 20);
 }
 
 int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s,
@@ -216,21 +327,21 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     struct train_work *w = calloc(1, sizeof *w);
     struct arena a[PLACES];
     size_t bytes, at = 0;
+    int rc;
 
     if (!w)
         return err_set(e, ERR_MEMORY, "no memory for a micro-batch");
     *w = train_work_of(m, chunk, s);
-    bytes = measure(*w, a) - a[AT_COMM].used - a[AT_HOST].used;
-    w->memory = dev_alloc(m->dev, MEM_ACTS, bytes);
-    w->comm_memory = comm_alloc(m->tp, MEM_ACTS, a[AT_COMM].used);
-    w->host_memory = a[AT_HOST].used ? mem_alloc(m->dev->mem, MEM_ACTS, a[AT_HOST].used) : NULL;
-    if (!open_tables(w) || !w->memory || !w->comm_memory || (a[AT_HOST].used && !w->host_memory)) {
+    measure(*w, a);
+    bytes = a[AT_SCRATCH].used + a[AT_AGAIN].used + a[AT_KEPT].used;
+    rc = open_memory(w, a, bytes, e);
+    if (m->cp)
+        rc = comm_agree(m->cp, rc, e);
+    if (rc >= 0 && a[AT_PAGES].used)
+        rc = comm_alloc_shared(&w->page_memory, m->cp, MEM_ACTS, a[AT_PAGES].used, e);
+    if (rc < 0) {
         train_work_close(w);
-        return err_set(
-            e, ERR_MEMORY,
-            "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller "
-            "--micro-batch or --seq-len, or --recompute",
-            s->n_seq, (long long)s->seq_len, bytes >> 20);
+        return rc;
     }
 
     /* the same walk again, over memory */
@@ -243,6 +354,7 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     }
     a[AT_COMM].base = w->comm_memory;
     a[AT_HOST].base = w->host_memory;
+    a[AT_PAGES].base = w->page_memory;
     carve_all(w, a);
     train_work_documents(w, NULL, NULL);
     *out = w;
@@ -253,11 +365,15 @@ void train_work_close(struct train_work *w)
 {
     if (!w)
         return;
+    struct err ignored;
+    if (w->page_memory)
+        comm_free_shared(w->m->cp, w->page_memory, &ignored);
     comm_free(w->m->tp, w->comm_memory);
     dev_free(w->m->dev, w->memory);
     mem_free(w->m->dev->mem, w->host_memory);
     free(w->pos);
     free(w->seq);
+    free(w->doc);
     free(w->page);
     free(w->unit);
     free(w);

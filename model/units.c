@@ -109,6 +109,7 @@ void page_point(const struct pass *p, const struct page_place *at, struct attn *
     a->n_seq = p->n_seq;
     a->seq = moved ? p->grouped : p->seq;
     a->page_off = p->whole_pages ? at->off + (moved ? 0 : at->group_off) : 0;
+    a->cut = p->cut;
 }
 
 /* ---- weights ---- */

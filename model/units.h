@@ -137,6 +137,7 @@ enum life {
     LIFE_SCRATCH, /* inside one body's forward or backward */
     LIFE_COMM,    /* scratch that ranks of tp add up: comm memory */
     LIFE_HOST,    /* lists that the host makes and reads, from forward to backward: host memory */
+    LIFE_PAGES,   /* as LIFE_COSTLY; with cp memory that its ranks share */
     LIVES
 };
 /* Where buffers are taken from. The same walk measures (bases NULL) and carves. */
@@ -156,20 +157,29 @@ struct call_shape {
     int64_t logit_ld;       /* the head: columns between rows of logits, 0: no logits */
     int training, deferred; /* with a backward pass; which may leave weight gradients for later */
     double expert_buffer;   /* struct work_shape; 0 without a backward pass */
-    int64_t leaves;
+    int64_t leaves;         /* of the trees of gradients, in sequences */
+    int inner;              /* leaves of a sequence among n_seq */
 };
 
+/* Where ranks hold query heads of one kv head and sequences have several leaves: gradients of one leaf's
+ * queries by keys, complete over these ranks (comm memory), and the levels of the tree over leaves behind the
+ * first. leaf NULL: not needed. */
+struct leaf_sums {
+    int64_t n; /* floats of one */
+    float *leaf, *level[TREE_DEPTH_MAX];
+};
 struct attention_buf {
     float *qkv;  /* [rows][(n_heads + 2 n_kv) head_dim]; kept where heads are normed, else scratch */
     void *q, *o; /* dt [rows][n_heads head_dim] */
     float *lse;  /* [rows][n_heads], or NULL when nothing is kept */
     /* backward */
-    void *dqkv;       /* dt, as qkv */
-    float *d_out;     /* [rows][n_heads head_dim] */
-    void *d_out_dt;   /* the same in dt, where dt is not fp32 */
-    float *dq;        /* [rows][n_heads head_dim] */
-    float *dkv;       /* comm memory: dk then dv, [rows][n_kv head_dim] each */
-    float *sink_leaf; /* [n_seq][n_heads]: the sinks' gradients; NULL: there are none */
+    void *dqkv;              /* dt, as qkv */
+    float *d_out;            /* [rows][n_heads head_dim] */
+    void *d_out_dt;          /* the same in dt, where dt is not fp32 */
+    float *dq;               /* [rows][n_heads head_dim] */
+    float *dkv;              /* comm memory: dk then dv, [rows of all cp ranks][n_kv head_dim] each */
+    struct leaf_sums leaves; /* of dkv */
+    float *sink_leaf;        /* [n_seq][n_heads]: the sinks' gradients; NULL: there are none */
     float *head_leaf; /* comm memory [n_seq][q head_dim, then k head_dim]; NULL: heads are not normed */
     void *transposed; /* dt: matrices of one product, transposed; NULL: none are stored so */
 };
@@ -191,7 +201,9 @@ struct latent_buf {
     float *d_values, *d_out, *dq, *d_latent;
     void *d_values_dt, *d_out_dt, *dq_dt, *d_raw_dt, *d_q_a_dt, *d_kv_a_dt;
     void *turned; /* dt: one head's k rows of kv_b, transposed */
-    float *sums;  /* comm memory [rows][q_rank], [rows][key], [rows][kv_rank]: sums over heads */
+    /* comm memory: sums over heads: [rows][q_rank]; of all cp ranks' rows [rows][key], [rows][kv_rank] */
+    float *sums;
+    struct leaf_sums leaves; /* of the last two */
 };
 struct mlp_buf {
     float *gu; /* [rows][up_cols]: gate and up, or up */
@@ -289,6 +301,7 @@ struct pass {
     const int32_t *ids, *pos;   /* [rows] of the host; pos NULL: no learned positions */
     const struct attn_seq *seq; /* of the unit's layer */
     int n_seq;
+    struct attn_cut cut;            /* training: sequences that are cut into leaves */
     int whole_pages;                /* pages hold all layers of a group, or all layers */
     const struct attn_seq *grouped; /* the sequences in the pages of group 1; NULL: seq's hold all layers */
     struct key_exchange *exchange;  /* struct batch */
@@ -413,11 +426,6 @@ void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos);
 struct page_place page_place(const struct model *m, int64_t layer);
 /* Sets a's sequences, and where the layer begins in their pages. */
 void page_point(const struct pass *p, const struct page_place *at, struct attn *a);
-/* The keys and values of the layer are in their pages: waits for those of other ranks. */
-static inline int keys_stored(const struct pass *p, struct err *e)
-{
-    return p->exchange ? p->exchange->stored(p->exchange, e) : 0;
-}
 /* A parameter's weights in natural order, NULL: none of this unit, or a matrix that is only packed. */
 const void *weight_at(const struct pass *p, int part);
 /* A parameter with a dtype of its own, NULL: none. */
@@ -499,6 +507,28 @@ struct tree_acc gradient_sums(const struct pass *p, int unit, int part);
 /* x, or a copy where the backward pass of another layer overwrites it before a deferred record's turn. */
 struct mat gradient_input(const struct pass *p, struct mat x);
 
+/* ---- sublayer/leaf_keys.c: keys and values of sequences that are cut into leaves ---- */
+/* Ranks of cp that may still read pages are done with them: before rope_store. Collective over cp. */
+int keys_begin(const struct pass *p, struct err *e);
+/* This rank's keys and values of the layer are stored: waits until those of all ranks are in the pages (kv: of
+ * one sequence, in training; not read with a key_exchange). Collective over cp. */
+int keys_gather(const struct pass *p, char *kv, struct err *e);
+/* What attn_dx takes and gives. sums: dk, then dv, of the rows of all cp ranks, one behind the other. group:
+ * ranks that hold other query heads of the same kv heads, NULL: none. */
+struct keys_back {
+    const struct attn *a;
+    struct mat dq, dk, dv, dout;
+    struct attn_kept kept;
+    struct leaf_sums *leaves;
+    struct comm *group;
+};
+/* attn_dx, complete over group, leaves and cp: *dk, *dv become this rank's own rows, which lie in them.
+ * Collective over group and cp. */
+int keys_backward(const struct pass *p, struct keys_back *k, struct err *e);
+/* Takes what keys_backward needs besides. n: floats of dk and dv together; apart: there is a group. */
+void leaf_sums_carve(const struct call_shape *c, const struct carver *from, int64_t n, int apart,
+                     struct leaf_sums *s);
+
 /* ---- rope.c ---- */
 /* Positions 0 .. n - 1 are in the tables of cos and sin afterwards. ROPE_FIRST: those that are there from
  * the start. */
@@ -517,17 +547,21 @@ struct train_work {
     enum recompute recompute;
     struct call_shape shape;
     struct seq_rows r;
-    int documents; /* of a sequence, at most */
-    int n_attn;    /* of all sequences now */
-    int n_units;   /* from at.first_unit */
-    void *memory;  /* of all buffers but comm memory */
-    void *comm_memory, *host_memory;
-    struct unit_buf *unit; /* [n_units] */
+    int n_seq;                                     /* sequences, of … */
+    int64_t seq_len;                               /* … so many tokens, those of other cp ranks included */
+    int documents;                                 /* of a sequence, at most */
+    int n_docs;                                    /* of all sequences now */
+    int n_attn;                                    /* runs of them among this rank's rows */
+    int n_units;                                   /* from at.first_unit */
+    void *memory;                                  /* of all buffers but comm memory */
+    void *comm_memory, *host_memory, *page_memory; /* page_memory: with cp */
+    struct unit_buf *unit;                         /* [n_units] */
     struct unit_buf head;
     char *again;          /* buffers that computing a layer again overwrites … */
     size_t again_bytes;   /* … 0: nothing is computed again */
     char **page;          /* [n_units][n_seq][pages]; a document begins with a page of its own */
-    struct attn_seq *seq; /* [n_units][n_seq * documents], n_attn of them in use */
+    struct attn_seq *doc; /* [n_units][n_seq * documents], n_docs of them in use */
+    struct attn_seq *seq; /* [n_units][n_seq * runs_of]: the runs, n_attn of them in use */
     int32_t *pos;         /* [rows], of the host; NULL: no learned positions */
     void *x_last;         /* dt [own][hidden]: the stream behind the last layer */
     void *dx;             /* dt [own][hidden] */
@@ -548,6 +582,6 @@ struct pass train_pass(struct train_work *w, struct weights *ws, const int32_t *
 /* Gives p the sequences of a layer's unit. */
 void train_pass_layer(struct pass *p, int unit);
 /* Keys of another micro-batch may lie behind a document's last one, where attention wants zeros. */
-void train_clean_pages(const struct pass *p);
+void train_clean_pages(const struct pass *p, int unit);
 
 #endif

@@ -156,6 +156,16 @@ static json_t *state_json(const struct ckpt_state *s)
     return o;
 }
 
+static json_t *orders_json(const struct ckpt_state *s)
+{
+    json_t *o = json_object();
+    if (s->expert_leaf > 1)
+        json_object_set_new(o, "expert_leaf", json_integer(s->expert_leaf));
+    if (s->cp_grain > 1)
+        json_object_set_new(o, "cp_grain", json_integer(s->cp_grain));
+    return o;
+}
+
 static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_stats *stats, FILE *out)
 {
     const struct ckpt_layout *l = ckpt_layout(c);
@@ -189,8 +199,8 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
                         s->run_json ? json_loads(s->run_json, JSON_DECODE_ANY, NULL) : json_null());
     json_object_set_new(root, "note", ckpt_note(c) ? json_string(ckpt_note(c)) : json_null());
     json_object_set_new(root, "grain", json_integer(s->grain));
-    if (s->expert_leaf > 1)
-        json_object_set_new(root, "orders", json_pack("{s:i}", "expert_leaf", s->expert_leaf));
+    if (s->expert_leaf > 1 || s->cp_grain > 1)
+        json_object_set_new(root, "orders", orders_json(s));
     json_object_set_new(root, "state", state_json(s));
 
     if (tensors) {
@@ -221,6 +231,8 @@ static void inspect_state(const struct ckpt *c, FILE *out)
         fprintf(out, "%-12s %d\n", "grain", s->grain);
     if (s->expert_leaf > 1)
         fprintf(out, "%-12s expert leaf %d\n", "orders", s->expert_leaf);
+    if (s->cp_grain > 1)
+        fprintf(out, "%-12s %d leaves a sequence\n", "orders", s->cp_grain);
     if (ckpt_writer(c))
         fprintf(out, "%-12s %s", "written by", ckpt_writer(c));
     if (ckpt_writer(c) && ckpt_writer_ranks(c))

@@ -160,7 +160,8 @@ static struct layout_spec ask_of(const struct memplan_opts *o, const struct mode
                                  .pipeline = (enum pipe_kind)o->pipeline,
                                  .sharers = 1, /* a GPU has memory of its own */
                                  .overlap = dp > 1,
-                                 .threads = 1 };
+                                 .threads = 1,
+                                 .cp_grain = model_cp_grain(o->seq_len) };
 }
 
 /* Prints one layout: the paper's line, then the table of ptrain. */

@@ -31,18 +31,18 @@ out:
 static int eval_round(struct work *w, int64_t first, int64_t n, struct xsum *sum, struct err *e)
 {
     const struct mesh *mesh = &w->ranks->mesh;
-    int64_t T = w->run->o.seq_len, M = w->slot_seqs, mine = first + mesh->at[AXIS_DP] * M;
+    int64_t rows = work_rows(w), M = w->slot_seqs, mine = first + mesh->at[AXIS_DP] * M;
     int rc = 0;
     for (int64_t j = 0; j < M; j++) {
         int64_t window = mine + j < n ? mine + j : n - 1;
-        TRY(data_read(w->eval, window, w->ids + j * T, w->targets + j * T, e));
+        TRY(work_read(w, w->eval, window, w->ids + j * rows, w->targets + j * rows, e));
     }
     TRY(forward_chunks(w, e));
 
     int64_t counted = n - mine < M ? n - mine : M;
     if (mesh->at[AXIS_TP] || !w->model.has_head)
         counted = 0; /* another rank of the group has the losses */
-    for (int64_t i = 0; i < counted * T; i++)
+    for (int64_t i = 0; i < counted * rows; i++)
         xsum_add(sum, -(double)w->logprobs[i]);
 out:
     return rc;

@@ -32,10 +32,10 @@ int layout_plan_pipeline(struct pipe_report *r, const struct pipe_shape *s, FILE
 
 int layout_plan_sharers(const struct layout *l, int ranks_a_machine)
 {
-    int stride = l->tp * l->cp, n = ranks_a_machine / stride, machines = n ? l->dp / n : 1;
-    if (!ranks_a_machine || n >= l->dp)
-        return l->dp;
-    return n < 2 || ranks_a_machine % stride || l->dp % n || (machines & (machines - 1)) ? 1 : n;
+    int all = layout_slices(l), n = ranks_a_machine / l->tp, machines = n ? all / n : 1;
+    if (!ranks_a_machine || n >= all)
+        return all;
+    return n < 2 || ranks_a_machine % l->tp || all % n || (machines & (machines - 1)) ? 1 : n;
 }
 
 static double ring_share(int n) { return (double)(n - 1) / n; }
@@ -47,6 +47,7 @@ static void plan_tp(struct layout_plan *p, const struct layout_spec *a, const st
     double ring = ring_share(a->layout.tp), el = (double)dtype_size(a->dt);
     double hidden = ring * rows * (double)m->hidden;
     double sums = 0, whole = 0, gathers = 0, norms = 0;
+    double leaves = m->cp_grain > 1 ? m->cp_grain : 1;
 
     for (int u = 0; u < m->table.n_units; u++) {
         struct unit_traffic t = model_traffic(m, u);
@@ -59,7 +60,7 @@ static void plan_tp(struct layout_plan *p, const struct layout_spec *a, const st
         whole += (double)t.row_floats / (double)m->hidden;
         gathers += forwards * t.gathers_forward + t.gathers_backward;
         gathers += a->pipeline == PIPE_ZERO_BUBBLE ? t.gathers_deferred : 0;
-        norms += ring * rows / (double)a->seq_len * (double)t.norm_floats;
+        norms += ring * rows / (double)a->seq_len * leaves * (double)t.norm_floats;
     }
     if (m->shares == 1) {
         p->tp_reduce = 4 * 2 * hidden * (sums + whole);
@@ -84,13 +85,27 @@ static double plan_dispatch(const struct layout_spec *a, const struct model *m, 
     return ep > 1 ? sum * (ep - 1) / ep : 0;
 }
 
+/* Keys and values of every layer come together, again where forward is recomputed; their gradients in fp32
+ * are summed. */
+static void plan_context(struct layout_plan *p, const struct layout_spec *a, const struct model *m,
+                         double rows)
+{
+    double page = (double)model_page_bytes(m), others = a->layout.cp - 1, layers = 0;
+    double forwards = a->recompute == RECOMPUTE_FULL ? 2 : 1;
+
+    for (int u = 1; u <= m->n_layers; u++)
+        layers += m->local.unit[u].n > 0;
+    p->cp_gather = forwards * layers * others * rows / ATTN_PAGE * page;
+    p->cp_reduce = layers * others * rows / ATTN_PAGE * page * 4 / (double)dtype_size(a->dt);
+}
+
 static void plan_traffic(struct layout_plan *p, const struct layout_spec *a, const struct model *m)
 {
     const struct batch_plan *b = &p->batch;
     double el = (double)dtype_size(a->dt), flat = 0; /* elements that a ring passes on */
-    double rows = (double)(b->supers * b->local * a->seq_len);
+    double rows = (double)(b->supers * b->local * a->seq_len / a->layout.cp);
     double micros = (double)(b->supers * (b->local / b->micro));
-    int stage = a->layout.zero, by_step = stage >= 2 || a->layout.ep > 1;
+    int stage = a->layout.zero, by_step = stage >= 2 || b->supers > 1;
 
     for (int v = 0; v < m->local.n_trained; v++)
         flat += (double)m->local.unit[v].flat * ring_share(m->local.unit[v].n_slices);
@@ -98,6 +113,7 @@ static void plan_traffic(struct layout_plan *p, const struct layout_spec *a, con
     p->dp_gather = stage == 0 ? 0 : stage < 3 ? el * flat : 2 * el * flat * micros;
     plan_tp(p, a, m, rows);
     p->ep_exchange = plan_dispatch(a, m, rows);
+    plan_context(p, a, m, rows);
     p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden / m->shares * m->n_chunks : 0;
 }
 
@@ -141,7 +157,9 @@ out:
 /* The groups of the mesh that the first rank of all opens. */
 static double group_bytes(const struct layout *l)
 {
-    const int fold = layout_fold(l), size[] = { l->tp, l->dp, l->pp, l->ep, l->ep > 1 ? l->dp / fold : 1 };
+    const int fold = layout_fold(l), size[] = {
+        l->tp, l->dp, l->pp, l->ep, l->ep > 1 ? l->dp / fold : 1, l->cp, l->cp > 1 ? layout_slices(l) : 1
+    };
     double sum = 0;
     for (size_t i = 0; i < sizeof size / sizeof *size; i++)
         sum += (double)comm_group_bytes(size[i]);
@@ -181,7 +199,7 @@ static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, 
     zero_measure(m, a->sharers, zero, b, bytes);
     offload_measure(m, a->layout.zero, a->offload, &offload);
     bytes[MEM_OPTIM] += offload.buffers;
-    bytes[MEM_COMM] = comm_bytes(a, m, stage, b->micro * a->seq_len);
+    bytes[MEM_COMM] = comm_bytes(a, m, stage, b->micro * a->seq_len / a->layout.cp);
     bytes[MEM_WORK] = work_bytes(a, m, b);
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(m, 0, a->layout.zero) : 0;
 out:
@@ -204,6 +222,7 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
     if (rc < 0)
         return rc;
     m.expert_leaf = a->expert_leaf;
+    m.cp_grain = a->cp_grain;
     TRY(stage_bytes(&p->batch, a, &m, stage, bytes, e));
 
     total = sum_of(bytes);
@@ -241,6 +260,7 @@ int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_C
     TRY(pipe_check(&shape, e));
     TRY(model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e));
     m.expert_leaf = a->expert_leaf;
+    m.cp_grain = a->cp_grain;
     rc = stage_bytes(&b, a, &m, stage, bytes, e);
     model_close(&m);
 out:
@@ -334,14 +354,17 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
     const struct {
         const char *name;
         double bytes;
-    } sent[] = { { "dp sums", p->dp_reduce },   { "dp gathers", p->dp_gather },
-                 { "tp sums", p->tp_reduce },   { "tp gathers", p->tp_gather },
-                 { "pp messages", p->pp_send }, { "ep exchange", p->ep_exchange } };
-    char text[32], ep[24] = "";
+    } sent[] = { { "dp sums", p->dp_reduce },    { "dp gathers", p->dp_gather },
+                 { "tp sums", p->tp_reduce },    { "tp gathers", p->tp_gather },
+                 { "pp messages", p->pp_send },  { "ep exchange", p->ep_exchange },
+                 { "cp gathers", p->cp_gather }, { "cp sums", p->cp_reduce } };
+    char text[32], ep[24] = "", cp[24] = "";
     if (a->layout.ep > 1)
         snprintf(ep, sizeof ep, ", ep %d", a->layout.ep);
-    fprintf(out, "layout       tp %d%s, pp %d, dp %d%s, zero %d: %d ranks\n", a->layout.tp,
-            a->layout.sp ? " with sp" : "", a->layout.pp, a->layout.dp, ep, a->layout.zero,
+    if (a->layout.cp > 1)
+        snprintf(cp, sizeof cp, ", cp %d", a->layout.cp);
+    fprintf(out, "layout       tp %d%s, pp %d%s, dp %d%s, zero %d: %d ranks\n", a->layout.tp,
+            a->layout.sp ? " with sp" : "", a->layout.pp, cp, a->layout.dp, ep, a->layout.zero,
             layout_ranks(&a->layout));
     fprintf(
         out,
@@ -363,7 +386,8 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
 
     for (size_t i = 0; i < sizeof sent / sizeof sent[0]; i++) {
         if ((!strcmp(sent[i].name, "tp gathers") && !a->layout.sp) ||
-            (!strcmp(sent[i].name, "ep exchange") && a->layout.ep == 1))
+            (!strcmp(sent[i].name, "ep exchange") && a->layout.ep == 1) ||
+            (!strncmp(sent[i].name, "cp ", 3) && a->layout.cp == 1))
             continue;
         log_bytes(text, sent[i].bytes);
         fprintf(out, "%-12s %s a rank and step\n", sent[i].name, text);

@@ -16,12 +16,13 @@ struct layout_spec {
     enum dtype dt;
     enum recompute recompute;
     enum pipe_kind pipeline;
-    int sharers; /* dp ranks that share a machine's memory */
+    int sharers; /* ranks of dp and cp that share a machine's memory */
     int overlap;
     int save_async;       /* with memory for a copy of what a rank saves */
     int documents;        /* --documents */
     int threads;          /* of a rank */
     int expert_leaf;      /* --expert-leaf; 0: 1 */
+    int cp_grain;         /* --cp-grain; 0: 1 */
     double expert_buffer; /* --expert-buffer */
     enum offload_kind offload;
 };
@@ -33,13 +34,14 @@ struct layout_plan {
     double bubble;     /* share of a stage's time */
     /* bytes that one rank sends in a step, by group and collective */
     double dp_reduce, dp_gather, tp_reduce, tp_gather, pp_send;
-    double ep_exchange; /* with as many tokens for every expert */
+    double ep_exchange;          /* with as many tokens for every expert */
+    double cp_gather, cp_reduce; /* keys and values; their gradients */
     struct experts_plan experts;
     struct offload_bytes offload; /* of a rank of the stage that has most */
 };
 
-/* How many dp ranks share a machine that has so many ranks (0: all are on one), as comm/mpi/mpi_nodes.c
- * decides. */
+/* How many ranks of dp and cp share a machine that has so many ranks (0: all are on one), as
+ * comm/mpi/mpi_nodes.c decides. */
 int layout_plan_sharers(const struct layout *l, int ranks_a_machine);
 /* The pipeline of a run with these micro-batches. */
 struct pipe_shape layout_plan_schedule(const struct batch_plan *b, const struct layout *l,

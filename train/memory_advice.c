@@ -20,7 +20,7 @@ static int fits(struct candidate *c, const struct memory_advice *a)
     struct layout_spec *s = &c->spec;
     struct err ignored;
     s->sharers = layout_plan_sharers(&s->layout, a->ranks_a_place);
-    s->overlap = s->overlap && s->layout.dp > 1;
+    s->overlap = s->overlap && layout_slices(&s->layout) > 1;
     return layout_check(&s->layout, &s->cfg, &ignored) >= 0 &&
            layout_plan_machine(s, a->ranks_a_place, a->rank_bytes, &c->bytes, &ignored) >= 0 &&
            c->bytes <= a->free_bytes;

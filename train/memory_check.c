@@ -21,13 +21,14 @@ struct layout_spec memory_check_spec(const struct run *run, const struct ranks *
         .recompute = (enum recompute)o->recompute,
         .pipeline = (enum pipe_kind)o->pipeline,
         .sharers = sharers,
-        .overlap = opts_overlap(o, run->given, layout->dp, sharers),
+        .overlap = opts_overlap(o, run->given, layout_slices(layout), sharers),
         .save_async = o->save_async,
         .expert_buffer = o->expert_buffer,
         .documents = (int)o->documents,
         .threads = pool_threads(ranks->dev->pool),
         .expert_leaf = run->expert_leaf,
         .offload = offload_kind(o->offload, o->device),
+        .cp_grain = run->cp_grain,
     };
 }
 
@@ -44,6 +45,7 @@ static int measure_eval(const struct layout_spec *a, int64_t micro, int stage, d
     int rc = model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e);
     if (rc < 0)
         return rc;
+    m.cp_grain = a->cp_grain;
     size_t reading;
     bytes[MEM_PARAMS] = (double)resident_measure(&m, &reading);
     bytes[MEM_PARAMS] += (double)reading;
@@ -97,7 +99,7 @@ int memory_check(const struct run *run, const struct ranks *ranks, struct log *t
     struct memory_place *place = NULL;
     int rank, sharers, n = 0, rc;
     int64_t bytes[MEM_CATS] = { 0 };
-    comm_shared_group(ranks->mesh.axis[AXIS_DP], &rank, &sharers);
+    comm_shared_group(ranks_zero(ranks), &rank, &sharers);
     struct layout_spec a = memory_check_spec(run, ranks, sharers);
 
     rc = measure(run, ranks, &a, bytes, e);

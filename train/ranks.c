@@ -95,7 +95,8 @@ int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char 
     TRY(open_threads(r, o, threads_of(o, n), e));
 
     r->layout = layout_of(o, (int)(n / inner));
-    if (o->overlap == OVERLAP_ON && opts_given(given, "overlap") && r->layout.dp == 1 && r->layout.ep == 1) {
+    int shares = layout_slices(&r->layout) > 1 || r->layout.ep > 1;
+    if (o->overlap == OVERLAP_ON && opts_given(given, "overlap") && !shares) {
         rc = err_set(e, ERR_USAGE,
                      "--overlap on: at dp 1 there is nothing to sum or gather over dp, at ep 1 no row of an "
                      "expert travels: use more ranks, or leave it out");
@@ -113,6 +114,8 @@ int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char 
     TRY(mesh_open(&r->mesh, r->world, size, e));
     if (r->layout.ep > 1 && !alone)
         TRY(open_expert_groups(r, e));
+    if (r->layout.cp > 1 && !alone)
+        TRY(comm_split(&r->dp_cp, r->mesh.all, r->mesh.at[AXIS_PP] * r->layout.tp + r->mesh.at[AXIS_TP], e));
 out:
     return rc;
 }
@@ -122,6 +125,7 @@ void ranks_close(struct ranks *r)
     if (r->world) {
         comm_close(r->ep);
         comm_close(r->edp);
+        comm_close(r->dp_cp);
         mesh_close(&r->mesh);
         world_close(r->world);
     }

@@ -14,6 +14,7 @@ struct ranks {
     struct world *world;
     struct mesh mesh;
     struct comm *ep, *edp; /* ranks that divide the experts; ranks that hold the same ones. NULL: ep is 1 */
+    struct comm *dp_cp;    /* NULL: cp is 1 */
     struct layout layout;
     struct trace *trace; /* --trace, else NULL */
 };
@@ -25,6 +26,12 @@ struct ranks {
 int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char *given, char **argv,
                struct log *term, struct err *e);
 void ranks_close(struct ranks *r);
+
+/* The ranks that divide dense parameters: those of dp and cp, cp fastest. */
+static inline struct comm *ranks_zero(const struct ranks *r)
+{
+    return r->dp_cp ? r->dp_cp : r->mesh.axis[AXIS_DP];
+}
 
 static inline int ranks_is_first(const struct ranks *r) { return world_rank(r->world) == 0; }
 

@@ -9,6 +9,7 @@
 #include "base/io.h"
 #include "base/jx.h"
 #include "model/family.h"
+#include "model/model.h"
 #include "train/checkpoint/restore.h"
 
 /* ---- options ---- */
@@ -225,6 +226,54 @@ static int set_expert_leaf(struct run *r, struct err *e)
     return 0;
 }
 
+/* --cp-grain, or what the resumed run has, or the formula. An evaluation adds no gradients. */
+static int set_cp_grain(struct run *r, const struct layout *l, struct err *e)
+{
+    int asked = (int)r->o.cp_grain, stored = r->source ? ckpt_state(r->source)->cp_grain : 0;
+    stored = stored ? stored : 1;
+    if (asked && r->source && r->o.resume && asked != stored)
+        return err_set(e, ERR_USAGE,
+                       "--cp-grain %d: the checkpoint was trained with %d, which cannot change: leave "
+                       "--cp-grain out",
+                       asked, stored);
+    if (asked & (asked - 1))
+        return err_set(e, ERR_USAGE, "--cp-grain %d is no power of two: use 1, 2, 4 or 8", asked);
+    r->cp_grain = r->source && r->o.resume ? stored : asked ? asked : model_cp_grain(r->o.seq_len);
+    if (!asked && !r->o.resume && r->expert_leaf > 1)
+        r->cp_grain = 1;
+    if (r->o.eval_only && l->cp == 1)
+        r->cp_grain = 1;
+    if (r->cp_grain > 1 && r->expert_leaf > 1)
+        return err_set(e, ERR_USAGE,
+                       "--cp-grain %d with --expert-leaf %d: one cuts sequences, the other joins them: leave "
+                       "one out",
+                       r->cp_grain, r->expert_leaf);
+    if (r->cp_grain % l->cp)
+        return err_set(
+            e, ERR_USAGE,
+            "--cp %d does not divide the %d leaves of a sequence: use a divisor, or (in a new run) a "
+            "larger --cp-grain",
+            l->cp, r->cp_grain);
+    return 0;
+}
+
+/* What cp ranks cannot do yet. */
+static int check_context(const struct run *r, const struct layout *l, struct err *e)
+{
+    const struct {
+        int asked;
+        const char *what;
+    } later[] = { { l->ep > 1, "--ep" },
+                  { r->o.eval_only, "--eval-only" },
+                  { r->o.documents > 1, "--documents" },
+                  { r->o.balance == BALANCE_SEQUENCE, "--balance sequence" } };
+    for (size_t i = 0; l->cp > 1 && i < sizeof later / sizeof *later; i++)
+        if (later[i].asked)
+            return err_set(e, ERR_USAGE, "--cp %d with %s is not supported yet: use --cp 1", l->cp,
+                           later[i].what);
+    return 0;
+}
+
 /* --dtype; where the option is left out, what a resumed or evaluated checkpoint holds. */
 static void set_dtype(struct run *r)
 {
@@ -252,6 +301,8 @@ int run_open(struct run *r, const struct ranks *ranks, struct log *term, struct 
     TRY(layout_check(&ranks->layout, &r->cfg, e));
     TRY(set_grain(r, &ranks->layout, term, e));
     TRY(set_expert_leaf(r, e));
+    TRY(set_cp_grain(r, &ranks->layout, e));
+    TRY(check_context(r, &ranks->layout, e));
     set_dtype(r);
 
     TRY(run_check_target(r, e));

@@ -23,6 +23,7 @@ struct run {
     struct sidecars sidecars; /* local copies of what the command line named by URL */
     struct model_config cfg;
     int expert_leaf;      /* S of the contract; 1 where no flag and no resumed run says otherwise */
+    int cp_grain;         /* C of the contract */
     int is_preset;        /* cfg is a preset, whose vocabulary follows tokenizer and data */
     enum dtype dt;        /* of the arithmetic */
     struct ckpt *source;  /* --resume or --init; NULL: initial values */

@@ -34,7 +34,7 @@ static int open_log(struct ptrain *p, struct err *e)
 {
     struct facts facts = { 0 };
     int rank, sharers, rc = 0;
-    comm_shared_group(p->ranks.mesh.axis[AXIS_DP], &rank, &sharers);
+    comm_shared_group(ranks_zero(&p->ranks), &rank, &sharers);
     if (ranks_is_first(&p->ranks)) {
         TRY(facts_collect(&facts, &p->work, sharers, e));
         facts_show(&facts, &p->log.term);
@@ -85,6 +85,8 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
     TRY(open_log(p, e));
     if (run->expert_leaf > 1)
         log_line(term, "orders: %d sequences a leaf of experts' weight gradients", run->expert_leaf);
+    if (run->cp_grain > 1)
+        log_line(term, "orders: %d leaves a sequence", run->cp_grain);
     world_answer_stop(ranks->world,
                       "stopping after this step, saving; a second Ctrl-C ends the run without saving");
     world_end_on_stop(ranks->world,

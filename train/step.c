@@ -35,11 +35,11 @@ static int read_rows(struct work *w, int64_t k, int64_t at, struct train_work *s
 {
     const struct mesh *mesh = &w->ranks->mesh;
     int64_t per = micros_per_super(w), super = k / per, row = k % per * w->plan.micro;
-    int64_t T = w->run->o.seq_len, documents = w->run->o.documents, first = work_sample(w);
+    int64_t rows = work_rows(w), documents = w->run->o.documents, first = work_sample(w);
     for (int64_t j = 0; j < w->plan.micro; j++) {
         int64_t r = batch_row(&w->plan, mesh->size[AXIS_DP], super, mesh->at[AXIS_DP], row + j);
         int64_t window = data_window(w->data, first + r);
-        int rc = data_read(w->data, window, w->ids + at + j * T, w->targets + at + j * T, e);
+        int rc = work_read(w, w->data, window, w->ids + at + j * rows, w->targets + at + j * rows, e);
         if (rc >= 0 && documents)
             rc = w->n_documents[j] = data_documents(w->data, window, w->document_begin + j * documents,
                                                     (int)documents, e);
@@ -68,7 +68,7 @@ static void add_rounded(struct xsum *loss, const float *logprobs, int64_t n)
 /* Adds the losses of a micro-batch, where this rank has them. */
 static void add_losses(const struct work *w, int chunk, struct xsum *loss)
 {
-    int64_t rows = w->plan.micro * w->run->o.seq_len;
+    int64_t rows = w->plan.micro * work_rows(w);
     if (!w->ranks->mesh.at[AXIS_TP] && w->model.chunk[chunk].has_head)
         (ALTERED("loss_exact") ? add_rounded : add_exact)(loss, w->logprobs, rows);
 }
@@ -94,7 +94,7 @@ static struct place place_of(const struct work *w, const struct pipe_act *a)
 {
     int64_t slot = w->first_slot[a->chunk] + a->micro % w->schedule.in_flight[a->chunk];
     int64_t n_deferred = w->schedule.deferred[a->chunk];
-    struct place p = { w->slot[slot], NULL, slot * w->slot_seqs * w->run->o.seq_len };
+    struct place p = { w->slot[slot], NULL, slot * w->slot_seqs * work_rows(w) };
     if (n_deferred)
         p.deferred = w->deferred[w->first_deferred[a->chunk] + a->micro % n_deferred];
     return p;

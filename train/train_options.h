@@ -20,7 +20,7 @@ struct train_opts {
     const char *transport;
     /* model */
     const char *model, *init;
-    int64_t seed, grain, expert_leaf, vocab_size;
+    int64_t seed, grain, expert_leaf, cp_grain, vocab_size;
     /* data */
     struct opt_list data, eval_data;
     const char *tokenizer, *data_order, *data_mix;

@@ -95,8 +95,9 @@ static int open_buffers(struct work *w, int n_chunks, struct err *e)
     w->logprobs = malloc(sizeof *w->logprobs * tokens);
     w->n_documents = malloc(sizeof *w->n_documents * (size_t)seqs);
     w->document_begin = malloc(sizeof *w->document_begin * (size_t)(seqs * (w->run->o.documents + 1)));
-    int ok = w->first_slot && w->slot && w->first_deferred && w->deferred && w->ids && w->targets &&
-             w->logprobs && w->n_documents && w->document_begin;
+    w->window = w->run->cp_grain > 1 ? malloc(sizeof *w->window * 2 * (size_t)T) : NULL;
+    int ok = (w->window || w->run->cp_grain == 1) && w->first_slot && w->slot && w->first_deferred &&
+             w->deferred && w->ids && w->targets && w->logprobs && w->n_documents && w->document_begin;
     return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for a batch");
 }
 
@@ -130,10 +131,11 @@ static int open_model(struct work *w, struct err *e)
     const struct train_opts *o = &w->run->o;
     const struct model_config *cfg = &w->run->cfg;
     const struct ranks *r = w->ranks;
-    int64_t rows = w->slot_seqs * o->seq_len;
+    int64_t rows = w->slot_seqs * work_rows(w);
     struct model_open how = { .layout = r->layout,
                               .dev = r->dev,
                               .ep = r->ep,
+                              .cp = r->layout.cp > 1 ? r->mesh.axis[AXIS_CP] : NULL,
                               .tp = r->mesh.axis[AXIS_TP],
                               .tp_rank = r->mesh.at[AXIS_TP],
                               .pp_rank = r->mesh.at[AXIS_PP],
@@ -174,6 +176,7 @@ int work_open(struct work *w, struct log *term, struct err *e)
                        (long long)o->seq_len, (long long)cfg->max_pos);
     TRY(open_model(w, e));
     w->model.expert_leaf = w->run->expert_leaf;
+    w->model.cp_grain = w->run->cp_grain;
     TRY(balance_open(w, e));
     TRY(open_rounds(w, e));
     if (cfg->dropout > 0 && !o->eval_only)
@@ -244,10 +247,10 @@ int work_open_state(struct work *w, struct log *term, struct err *e)
                  "network: use --tp %d or less",
                  layout->tp, here, here);
 
-    comm_shared_group(mesh->axis[AXIS_DP], &rank, &sharers);
-    how.overlap = opts_overlap(&w->run->o, w->run->given, layout->dp, sharers);
+    comm_shared_group(ranks_zero(w->ranks), &rank, &sharers);
+    how.overlap = opts_overlap(&w->run->o, w->run->given, layout_slices(layout), sharers);
     struct zero_groups groups = {
-        .dp = mesh->axis[AXIS_DP], .pp = mesh->axis[AXIS_PP], .edp = w->ranks->edp, .all = mesh->all
+        .dp = ranks_zero(w->ranks), .pp = mesh->axis[AXIS_PP], .edp = w->ranks->edp, .all = mesh->all
     };
     TRY(open_offload(w, term, e));
     how.store = w->offload ? offload_store(w->offload) : NULL;
@@ -281,12 +284,31 @@ void work_close(struct work *w)
     data_close(w->data);
     data_close(w->eval);
     tokenizer_close(w->tokenizer);
+    free(w->window);
     free(w->ids);
     free(w->targets);
     free(w->logprobs);
     free(w->n_documents);
     free(w->document_begin);
     free(w->rounds);
+}
+
+int64_t work_rows(const struct work *w) { return w->run->o.seq_len / w->ranks->layout.cp; }
+
+int work_read(struct work *w, const struct data *d, int64_t window, int32_t *ids, int32_t *targets,
+              struct err *e)
+{
+    int64_t T = w->run->o.seq_len;
+    if (!w->window)
+        return data_read(d, window, ids, targets, e);
+
+    int rc = data_read(d, window, w->window, w->window + T, e);
+    for (int64_t row = 0; rc >= 0 && row < work_rows(w); row++) {
+        int64_t t = model_row_token(&w->model, T, row);
+        ids[row] = w->window[t];
+        targets[row] = w->window[T + t];
+    }
+    return rc;
 }
 
 int64_t work_sample(const struct work *w)

@@ -46,7 +46,8 @@ struct work {
     struct deferred_grads **deferred;
     int64_t *first_deferred, n_deferred;
 
-    int32_t *ids, *targets;  /* [n_slots][slot_seqs][seq_len] */
+    int32_t *ids, *targets;  /* [n_slots][slot_seqs][work_rows()] */
+    int32_t *window;         /* [2][seq_len]: a window's, before this rank's rows are taken; NULL: all are */
     int *n_documents;        /* [slot_seqs], with --documents */
     int64_t *document_begin; /* [slot_seqs][documents] */
     float *logprobs;         /* [slot_seqs][seq_len] */
@@ -70,6 +71,11 @@ int work_open_state(struct work *w, struct log *term, struct err *e);
 /* Also after an error, or when nothing was opened; closes what run and ranks still serve. */
 void work_close(struct work *w);
 
+/* Rows of a sequence that this rank has. */
+int64_t work_rows(const struct work *w);
+/* This rank's rows of a window's inputs and targets. Errors as data_read(). */
+int work_read(struct work *w, const struct data *d, int64_t window, int32_t *ids, int32_t *targets,
+              struct err *e);
 /* The next sample to be read: counted from the start of the run. */
 int64_t work_sample(const struct work *w);
 

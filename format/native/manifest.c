@@ -223,8 +223,14 @@ char *manifest_run_decode(const json_t *run)
 
 void manifest_put_orders(json_t *root, const struct ckpt_state *s)
 {
+    json_t *orders = json_object();
     if (s->has_state && s->expert_leaf > 1)
-        json_object_set_new(root, "orders", json_pack("{s:i}", MANIFEST_EXPERT_LEAF, s->expert_leaf));
+        json_object_set_new(orders, MANIFEST_EXPERT_LEAF, json_integer(s->expert_leaf));
+    if (s->has_state && s->cp_grain > 1)
+        json_object_set_new(orders, MANIFEST_CP_GRAIN, json_integer(s->cp_grain));
+    if (json_object_size(orders))
+        json_object_set(root, "orders", orders);
+    json_decref(orders);
 }
 
 json_t *manifest_state(const struct ckpt_state *s, struct err *e)

@@ -9,8 +9,10 @@
 #define MANIFEST_FORMAT "shardline-checkpoint"
 #define MANIFEST_ZSTD "zstd" /* features */
 #define MANIFEST_PLANES "planes"
-#define MANIFEST_COUNTS "expert_counts"    /* the member of `state`, too */
-#define MANIFEST_EXPERT_LEAF "expert_leaf" /* the member of orders */
+#define MANIFEST_COUNTS "expert_counts" /* the member of `state`, too */
+/* the members of orders */
+#define MANIFEST_EXPERT_LEAF "expert_leaf"
+#define MANIFEST_CP_GRAIN "cp_grain"
 
 /* The canonical text of root (sorted keys, no spaces) with the member manifest_checksum appended; the caller
  * frees it. NULL: *e is set. */

@@ -126,30 +126,35 @@ static int read_layout(struct ckpt *c, const json_t *root, const char *path, str
     return 0;
 }
 
+/* Takes the order `key` where it is there. */
+static int read_order(int *to, const json_t *orders, const char *key, const char *path, struct err *e)
+{
+    int64_t n = 1;
+    if (!json_object_get(orders, key))
+        return 0;
+    int rc = need_int(orders, path, key, 1, &n, e);
+    if (rc < 0)
+        return rc;
+    if (n > INT32_MAX || (n & (n - 1)))
+        return err_set(e, ERR_FORMAT, "%s: %s is %lld, which is no power of two", path, key, (long long)n);
+    *to = (int)n;
+    return 0;
+}
+
 /* An order that this program does not know would be lost when the run goes on. */
 static int read_orders(struct ckpt_state *s, const json_t *root, const char *path, struct err *e)
 {
     json_t *orders = json_object_get(root, "orders"), *value;
     const char *key;
-    int64_t leaf = 1;
-    int rc;
     json_object_foreach(orders, key, value) {
-        if (strcmp(key, MANIFEST_EXPERT_LEAF))
+        if (strcmp(key, MANIFEST_EXPERT_LEAF) && strcmp(key, MANIFEST_CP_GRAIN))
             return err_set(
                 e, ERR_FORMAT,
                 "%s: orders names \"%.60s\", which this program does not know: use a newer program", path,
                 key);
     }
-    if (!orders)
-        return 0;
-    TRY(need_int(orders, path, MANIFEST_EXPERT_LEAF, 1, &leaf, e));
-    if (leaf > INT32_MAX || (leaf & (leaf - 1)))
-        return err_set(e, ERR_FORMAT, "%s: expert_leaf is %lld, which is no power of two", path,
-                       (long long)leaf);
-    s->expert_leaf = (int)leaf;
-    rc = 0;
-out:
-    return rc < 0 ? rc : 0;
+    int rc = read_order(&s->expert_leaf, orders, MANIFEST_EXPERT_LEAF, path, e);
+    return rc < 0 ? rc : read_order(&s->cp_grain, orders, MANIFEST_CP_GRAIN, path, e);
 }
 
 int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, struct err *e)

@@ -113,6 +113,8 @@ static inline int64_t SHARES(int64_t cols) { return cols > 0 ? (cols + LANES * 4
 
 #define tree_merges gpu_tree_merges
 #define tree_depth_before gpu_tree_depth_before
+#define nest_merges gpu_nest_merges
+#define nest_depth_before gpu_nest_depth_before
 #define block_begin gpu_block_begin
 #define tree_sum gpu_tree_sum
 #define chain_sum gpu_chain_sum

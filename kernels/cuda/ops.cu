@@ -17,29 +17,38 @@ static size_t n_pages_of(const struct attn_seq *s)
     return (size_t)((s->pos + s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE);
 }
 
-/* Lists of pages (addresses of the device already) one behind the other, then the sequences: both are the
- * same in every layer of a step, so only the first one's travel (cuda_upload). */
-struct attn cuda_upload_attn(struct dev *d, const struct attn *a)
+/* Lists of pages (addresses of the device already) one behind the other, then the sequences. */
+static const struct attn_seq *upload_seqs(struct dev *d, int n, const struct attn_seq *s)
 {
-    struct attn there = *a;
+    const struct attn_seq *there = NULL;
     size_t n_pages = 0, at = 0;
-    for (int i = 0; i < a->n_seq; i++)
-        n_pages += n_pages_of(&a->seq[i]);
-    struct attn_seq *seq = (struct attn_seq *)malloc(sizeof *seq * ((size_t)a->n_seq + 1));
+    for (int i = 0; i < n; i++)
+        n_pages += n_pages_of(&s[i]);
+    struct attn_seq *seq = (struct attn_seq *)malloc(sizeof *seq * ((size_t)n + 1));
     char **page = (char **)malloc(sizeof *page * (n_pages + 1));
     if (cuda_well(d, seq && page ? cudaSuccess : cudaErrorMemoryAllocation, "the lists of pages")) {
-        for (int i = 0; i < a->n_seq; at += n_pages_of(&a->seq[i++]))
-            memcpy(page + at, a->seq[i].page, sizeof *page * n_pages_of(&a->seq[i]));
+        for (int i = 0; i < n; at += n_pages_of(&s[i++]))
+            memcpy(page + at, s[i].page, sizeof *page * n_pages_of(&s[i]));
         char *const *const pages = (char *const *)cuda_upload(d, page, sizeof *page * n_pages);
         at = 0;
-        for (int i = 0; i < a->n_seq; at += n_pages_of(&a->seq[i++])) {
-            seq[i] = a->seq[i];
+        for (int i = 0; i < n; at += n_pages_of(&s[i++])) {
+            seq[i] = s[i];
             seq[i].page = pages + at;
         }
-        there.seq = (const struct attn_seq *)cuda_upload(d, seq, sizeof *seq * (size_t)a->n_seq);
+        there = (const struct attn_seq *)cuda_upload(d, seq, sizeof *seq * (size_t)n);
     }
     free(seq);
     free(page);
+    return there;
+}
+
+/* The lists are the same in every layer of a step, so only the first one's travel (cuda_upload). */
+struct attn cuda_upload_attn(struct dev *d, const struct attn *a)
+{
+    struct attn there = *a;
+    there.seq = upload_seqs(d, a->n_seq, a->seq);
+    if (a->cut.count)
+        there.cut.doc = upload_seqs(d, a->cut.n_docs, a->cut.doc);
     return there;
 }
 

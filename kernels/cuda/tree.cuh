@@ -29,6 +29,21 @@ FN int gpu_tree_depth_before(int64_t n, int64_t i)
     return __popcll((unsigned long long)(i / m)) + (i % m != 0);
 }
 
+FN int gpu_nest_merges(int64_t n, int64_t inner, int64_t i)
+{
+    if (inner < 2)
+        return gpu_tree_merges(n, i);
+    const int merges = gpu_tree_merges(inner, i % inner);
+    return i % inner < inner - 1 ? merges : merges + gpu_tree_merges(n / inner, i / inner);
+}
+
+FN int gpu_nest_depth_before(int64_t n, int64_t inner, int64_t i)
+{
+    if (inner < 2)
+        return gpu_tree_depth_before(n, i);
+    return gpu_tree_depth_before(n / inner, i / inner) + gpu_tree_depth_before(inner, i % inner);
+}
+
 FN int64_t gpu_block_begin(int64_t n, int grain, int g)
 {
     const int64_t b = (n + grain - 1) / grain * g;

@@ -288,14 +288,15 @@ static void plan_expert(struct dw_plan *p, const struct tree_acc *acc, const str
     const int keeps_empty = ORDER("expert_leaf_zero", 0, 1);
     struct stack k = { 0 };
     int64_t begin = g->begin[e];
-    k.depth = k.n_there = order->depth_before(acc->n, acc->next);
+    k.depth = k.n_there = order_depth_before(order, acc, acc->next);
     for (int i = 0; i < k.depth; i++)
         p->from[i] = (signed char)i;
     p->n_before = p->sum.n = 0;
     p->sum.depth_before = k.depth;
     for (int s = 0; s < g->n_leaves; s++) {
         const int64_t end = g->leaf_end[(int64_t)e * g->n_leaves + s];
-        plan_leaf(p, &k, order->merges(acc->n, acc->next + s), end > begin || keeps_empty, end - g->begin[e]);
+        plan_leaf(p, &k, order_merges(order, acc, acc->next + s), end > begin || keeps_empty,
+                  end - g->begin[e]);
         begin = end;
     }
     p->depth = k.depth;

@@ -83,7 +83,8 @@ static void minus_zero(struct dev *d, struct mat m)
 /* A leaf without rows: sums that wait for it alone are added. */
 static void empty_leaf(struct dev *d, const struct tree_acc *acc, struct mat level)
 {
-    int depth = tree_depth_before(acc->n, acc->next), merges = tree_merges(acc->n, acc->next);
+    int depth = nest_depth_before(acc->n, acc->inner, acc->next);
+    int merges = nest_merges(acc->n, acc->inner, acc->next);
     struct mat older = level;
     if (merges == 0) {
         level.p = acc->level[depth];
@@ -105,9 +106,10 @@ static struct depths depths_of(const struct tree_acc *acc, int n_leaves)
     struct depths d = { 0, 0 };
     if (!acc->level[0])
         return d;
-    d.between = tree_depth_before(acc->n, acc->next);
+    d.between = nest_depth_before(acc->n, acc->inner, acc->next);
     for (int s = 0; s < n_leaves; s++) {
-        const int after = tree_depth_before(acc->n, acc->next + s) - tree_merges(acc->n, acc->next + s) + 1;
+        const int64_t i = acc->next + s;
+        const int after = nest_depth_before(acc->n, acc->inner, i) - nest_merges(acc->n, acc->inner, i) + 1;
         d.within = after > d.within ? after : d.within;
         if (s == n_leaves - 1)
             d.between = after > d.between ? after : d.between;

@@ -67,13 +67,13 @@ void sum_close(struct gemm_sum *s, enum dtype dt)
     s->depth_after = depth;
 }
 
-/* Fills s from n and elem_end: its leaves are leaf `first` and the next ones of n_tree in this order. */
-static void sum_open(struct gemm_sum *s, enum dtype dt, const struct sum_order *order, int64_t n_tree,
-                     int64_t first)
+/* Fills s from n and elem_end: its leaves are acc->next and the next ones of acc's tree in this order. */
+static void sum_open(struct gemm_sum *s, enum dtype dt, const struct sum_order *order,
+                     const struct tree_acc *acc)
 {
-    s->depth_before = order->depth_before(n_tree, first);
+    s->depth_before = order_depth_before(order, acc, acc->next);
     for (int i = 0; i < s->n; i++)
-        s->merges[i] = (uint8_t)order->merges(n_tree, first + i);
+        s->merges[i] = (uint8_t)order_merges(order, acc, acc->next + i);
     sum_close(s, dt);
 }
 
@@ -97,7 +97,8 @@ void sum_of_leaves(struct gemm_sum *s, struct few_leaves *cuts, enum dtype dt, i
             s->elem_end[g] += l[i].end[g];
     }
     ORDER("gemm_leaf", cut_as_given, one_leaf)(s);
-    sum_open(s, dt, ORDER("gemm_tree", &tree_order, &chain_order), s->n, 0);
+    const struct tree_acc all = { .n = s->n };
+    sum_open(s, dt, ORDER("gemm_tree", &tree_order, &chain_order), &all);
 }
 
 /* ---- packing
@@ -607,7 +608,7 @@ static int sum_of_sequences(struct dev *d, struct gemm_sum *s, enum dtype dt, co
     s->merges = (uint8_t *)(s->end + n_seq);
     for (int i = 0; i < n_seq; i++)
         s->elem_end[i] = (i + 1) * seq_len;
-    sum_open(s, dt, ORDER("gemm_dw_tree", &tree_order, &chain_order), acc->n, acc->next);
+    sum_open(s, dt, ORDER("gemm_dw_tree", &tree_order, &chain_order), acc);
     return 1;
 }
 

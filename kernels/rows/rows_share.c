@@ -65,7 +65,7 @@ void pile_begin(struct pile *p, const struct tree_acc *acc, int64_t at, int64_t 
     p->at = at;
     p->width = width;
     p->n_pushed = 0;
-    p->depth = p->kept = p->order->depth_before(acc->n, acc->next);
+    p->depth = p->kept = order_depth_before(p->order, acc, acc->next);
 }
 
 static const float *pile_entry(const struct pile *p, int i)
@@ -92,7 +92,7 @@ static const float *pile_merge(struct pile *p, const float *newer)
 void pile_push(struct pile *p, const float *leaf)
 {
     int64_t i = p->acc->next + p->n_pushed++;
-    int merges = p->order->merges(p->acc->n, i);
+    int merges = order_merges(p->order, p->acc, i);
     const float *v = leaf;
     for (; merges > 0; merges--)
         v = pile_merge(p, v);

@@ -83,6 +83,7 @@ static void carve_attention(const struct sublayer *s, const struct model *m, con
 {
     struct attention_buf *buf = &b->attention;
     int64_t rows = c->rows, heads = q_cols(s), qkv = qkv_cols(s), hd = s->attention.head_dim;
+    int64_t dkv = 2 * rows * m->local.layout.cp * kv_cols(s);
     size_t el = dtype_size(m->dt);
 
     buf->qkv = carve(from, heads_normed(s) ? LIFE_COSTLY : LIFE_SCRATCH, rows * qkv, sizeof(float));
@@ -93,7 +94,7 @@ static void carve_attention(const struct sublayer *s, const struct model *m, con
     if (c->training)
         buf->lse = carve(from, LIFE_COSTLY, rows * s->attention.n_heads, sizeof(float));
     if (c->pages)
-        b->kv = carve(from, LIFE_COSTLY, c->pages, model_page_bytes(m));
+        b->kv = carve(from, LIFE_PAGES, c->pages, model_page_bytes(m));
     if (!c->training)
         return;
 
@@ -105,7 +106,8 @@ static void carve_attention(const struct sublayer *s, const struct model *m, con
     size_t transposed = transposed_bytes(s, m, Q, 3), o = transposed_bytes(s, m, O, 1);
     transposed = transposed > o ? transposed : o;
     buf->transposed = transposed ? carve(from, LIFE_SCRATCH, 1, transposed) : NULL;
-    buf->dkv = carve(from, LIFE_COMM, 2 * rows * kv_cols(s), sizeof(float));
+    buf->dkv = carve(from, LIFE_COMM, dkv, sizeof(float));
+    leaf_sums_carve(c, from, dkv, m->local.layout.tp > m->table.cfg.n_kv, &buf->leaves);
     buf->sink_leaf = has_sinks(s) ? carve(from, LIFE_SCRATCH, c->n_seq * s->attention.n_heads, sizeof(float))
                                   : NULL;
     buf->head_leaf = heads_normed(s) ? carve(from, LIFE_COMM, c->n_seq * 2 * hd, sizeof(float)) : NULL;
@@ -154,18 +156,21 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     struct head_norm norm = head_norms(p, s);
     const struct rope_table *rope = rope_of(p, s);
 
+    int rc;
+
     KERNEL(m->dev, linear, qkv, h, weight_pack(p, s, PACK_QKV));
     walk_bias(p, s->part[Q_BIAS], qkv, 0, heads);
     walk_bias(p, s->part[K_BIAS], qkv, heads, kv);
     walk_bias(p, s->part[V_BIAS], qkv, heads + kv, kv);
     walk_bias(p, s->part[QKV_BIAS], qkv, 0, qkv.cols);
+    TRY(keys_begin(p, e));
     KERNEL(m->dev, rope_store, &a, q, qkv, heads_normed(s) ? &norm : NULL, rope->cos, rope->sin);
-    int rc = keys_stored(p, e);
-    if (rc < 0)
-        return rc;
+    TRY(keys_gather(p, b->kv, e));
     KERNEL(m->dev, attn, &a, o, buf->lse, q);
     KERNEL(m->dev, linear, rows_of(m->sum_rows, DT_F32, rows, m->hidden), o, weight_pack(p, s, PACK_O));
-    return 0;
+    rc = 0;
+out:
+    return rc;
 }
 
 /* ---- backward ---- */
@@ -280,7 +285,8 @@ static int core_backward(const struct pass *p, const struct sublayer *s, struct 
     int64_t rows = dqkv.rows, heads = q_cols(s), kv = kv_cols(s);
     struct mat q = rows_of(buf->q, m->dt, rows, heads), o = rows_of(buf->o, m->dt, rows, heads);
     struct mat d_out = rows_of(buf->d_out, DT_F32, rows, heads), dq = rows_of(buf->dq, DT_F32, rows, heads);
-    struct mat dk = rows_of(buf->dkv, DT_F32, rows, kv), dv = rows_of(buf->dkv + rows * kv, DT_F32, rows, kv);
+    int64_t all = rows * m->local.layout.cp;
+    struct mat dk = rows_of(buf->dkv, DT_F32, all, kv), dv = rows_of(buf->dkv + all * kv, DT_F32, all, kv);
     struct attn a = sequences(p, s);
     struct attn_kept kept = { o, q, buf->lse };
     const struct rope_table *rope = rope_of(p, s);
@@ -298,15 +304,17 @@ static int core_backward(const struct pass *p, const struct sublayer *s, struct 
     }
 
     /* through softmax and products */
-    KERNEL(m->dev, attn_dx, &a, dq, dk, dv, d_out, kept);
-    if (has_sinks(s))
-        TRY(sinks_back(p, s, buf, &a, d_out, kept, e));
+    struct keys_back back = { &a, dq, dk, dv, d_out, kept, &buf->leaves, m->kv_group };
     if (m->kv_group && ALTERED("kv_replicas")) {
+        KERNEL(m->dev, attn_dx, &a, dq, dk, dv, d_out, kept);
         KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, rope->cos, rope->sin);
         replica_dx(p, s, dqkv);
     }
-    if (m->kv_group)
-        TRY(comm_all_reduce(m->kv_group, buf->dkv, 2 * rows * kv, e));
+    TRY(keys_backward(p, &back, e));
+    if (has_sinks(s))
+        TRY(sinks_back(p, s, buf, &a, d_out, kept, e));
+    dk = back.dk;
+    dv = back.dv;
 
     /* through norms of heads and RoPE */
     if (heads_normed(s)) {

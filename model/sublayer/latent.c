@@ -110,7 +110,9 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
     b->d_kv_a_dt = carve(from, LIFE_SCRATCH, rows * key_dim(a), el);
     b->d_latent = carve(from, LIFE_SCRATCH, rows * a->kv_rank, sizeof(float));
     b->turned = carve(from, LIFE_SCRATCH, a->kv_rank * a->nope, el);
-    b->sums = carve(from, LIFE_COMM, rows * (a->q_rank + key_dim(a) + a->kv_rank), sizeof(float));
+    int64_t of_keys = rows * m->local.layout.cp * (key_dim(a) + a->kv_rank);
+    b->sums = carve(from, LIFE_COMM, rows * a->q_rank + of_keys, sizeof(float));
+    leaf_sums_carve(c, from, of_keys, m->local.layout.tp > 1, &b->leaves);
 }
 
 static void carve_latent(const struct sublayer *s, const struct model *m, const struct call_shape *c,
@@ -141,7 +143,7 @@ static void carve_latent(const struct sublayer *s, const struct model *m, const 
     if (c->training)
         b->lse = carve(from, LIFE_COSTLY, rows * heads, sizeof(float));
     if (c->pages)
-        branch->kv = carve(from, LIFE_COSTLY, c->pages, model_page_bytes(m));
+        branch->kv = carve(from, LIFE_PAGES, c->pages, model_page_bytes(m));
     if (c->training)
         carve_backward(s, m, c, from, b);
 }
@@ -234,12 +236,12 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     struct mat q = rows_of(b->q, m->dt, rows, heads * key_dim(a));
     struct mat out = rows_of(b->out, m->dt, rows, heads * a->kv_rank);
     struct mat values = rows_of(b->values_fp32, DT_F32, rows, heads * a->v);
+    int rc;
 
     make_q(p, s, b, h);
+    TRY(keys_begin(p, e));
     store_keys(p, s, b, &at, h);
-    int rc = keys_stored(p, e);
-    if (rc < 0)
-        return rc;
+    TRY(keys_gather(p, branch->kv, e));
     by_heads(p, s, PACK_KEYS, absorbed, rows_of(b->raw_dt, m->dt, rows, q_cols(a)), a->nope + a->rope,
              a->nope);
     KERNEL(m->dev, latent_q, &at, q, absorbed, rows_of(b->raw, DT_F32, rows, q_cols(a)),
@@ -249,7 +251,9 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     round_all(p, b->values, b->values_fp32, rows * values.cols);
     KERNEL(m->dev, linear, rows_of(m->sum_rows, DT_F32, rows, m->hidden),
            rows_of(b->values, m->dt, rows, values.cols), weight_pack(p, s, PACK_O));
-    return 0;
+    rc = 0;
+out:
+    return rc;
 }
 
 static void recompute(const struct pass *p, const struct sublayer *s, struct branch_buf *branch)
@@ -359,49 +363,60 @@ static int norm_back(const struct pass *p, const struct sublayer *s, int slot, s
 struct latent_sums {
     struct mat q_a, k, v;
 };
-static struct latent_sums sums_of(const struct latent *a, struct latent_buf *b, int64_t rows)
+static struct latent_sums sums_of(const struct pass *p, const struct latent *a, struct latent_buf *b)
 {
-    float *k = b->sums + rows * a->q_rank, *v = k + rows * key_dim(a);
+    int64_t rows = rows_all(&p->r), all = rows * p->m->local.layout.cp;
+    float *k = b->sums + rows * a->q_rank, *v = k + all * key_dim(a);
     return (struct latent_sums){ rows_of(b->sums, DT_F32, rows, a->q_rank),
-                                 rows_of(k, DT_F32, rows, key_dim(a)), rows_of(v, DT_F32, rows, a->kv_rank) };
+                                 rows_of(k, DT_F32, all, key_dim(a)), rows_of(v, DT_F32, all, a->kv_rank) };
 }
 
-/* Attention's own backward pass, then q_b's: sums of all heads, complete over tp. */
-static int sum_heads(const struct pass *p, const struct sublayer *s, struct latent_buf *b, struct err *e)
+/* Attention's own backward pass, then q_b's: sums of all heads, complete over tp, of this rank's rows. */
+static int sum_heads(const struct pass *p, const struct sublayer *s, struct latent_buf *b,
+                     struct latent_sums *sum, struct err *e)
 {
     struct model *m = p->m;
     const struct latent *a = &s->latent;
     int64_t rows = rows_all(&p->r), heads = a->n_heads;
-    struct latent_sums sum = sums_of(a, b, rows);
     struct mat d_raw = rows_of(b->d_raw_dt, m->dt, rows, q_cols(a)), w;
     struct attn at = sequences(p, s);
     struct attn_kept kept = { rows_of(b->out, m->dt, rows, heads * a->kv_rank),
                               rows_of(b->q, m->dt, rows, heads * key_dim(a)), b->lse };
+    struct keys_back back = { .a = &at,
+                              .dq = rows_of(b->dq, DT_F32, rows, heads * key_dim(a)),
+                              .dout = rows_of(b->d_out_dt, m->dt, rows, heads * a->kv_rank),
+                              .kept = kept,
+                              .leaves = &b->leaves,
+                              .group = m->tp };
     char *none = NULL;
     int rc;
 
-    KERNEL(m->dev, attn_dx, &at, rows_of(b->dq, DT_F32, rows, heads * key_dim(a)), sum.k, sum.v,
-           rows_of(b->d_out_dt, m->dt, rows, heads * a->kv_rank), kept);
+    *sum = sums_of(p, a, b);
+    back.dk = sum->k;
+    back.dv = sum->v;
+    TRY(keys_backward(p, &back, e));
+    sum->k = back.dk;
+    sum->v = back.dv;
     TRY(through_keys(p, s, b, &at, e));
     if (compressed(s)) {
         struct mat in = gradient_input(p, rows_of(b->q_a_norm, m->dt, rows, a->q_rank));
         TRY(walk_product(p, s, Q_B, NO_BIAS, d_raw, in, e));
         w = weight_rows(p, s->part[Q_B], 0, q_cols(a), &none);
-        KERNEL(m->dev, linear_dx, sum.q_a, 1, &d_raw, &w, &a->of_heads);
+        KERNEL(m->dev, linear_dx, sum->q_a, 1, &d_raw, &w, &a->of_heads);
     }
-    rc = comm_all_reduce(m->tp, b->sums, rows * (a->q_rank + key_dim(a) + a->kv_rank), e);
+    rc = comm_all_reduce(m->tp, b->sums, rows * a->q_rank, e);
 out:
     return rc;
 }
 
 /* Through the norms, to the gradients of q_a and kv_a (dt). */
-static int through_norms(const struct pass *p, const struct sublayer *s, struct latent_buf *b, struct err *e)
+static int through_norms(const struct pass *p, const struct sublayer *s, struct latent_buf *b,
+                         const struct latent_sums *sum, struct err *e)
 {
     struct model *m = p->m;
     const struct latent *a = &s->latent;
     int64_t rows = rows_all(&p->r), rank = a->kv_rank;
     size_t el = dtype_size(m->dt);
-    struct latent_sums sum = sums_of(a, b, rows);
     struct mat d_latent = rows_of(b->d_latent, DT_F32, rows, rank);
     struct mat d_q_a = rows_of(b->d_q_a_dt, m->dt, rows, a->q_rank);
     struct mat d_kv_a = rows_of(b->d_kv_a_dt, m->dt, rows, key_dim(a));
@@ -410,14 +425,14 @@ static int through_norms(const struct pass *p, const struct sublayer *s, struct 
     int rc = 0;
 
     dev_fill(m->dev, b->d_kv_a_dt, 0, (size_t)(rows * key_dim(a)) * el);
-    KERNEL(m->dev, latent_k_dx, &at, d_latent, mat_cols(d_kv_a, rank, a->rope), sum.k, sum.v,
+    KERNEL(m->dev, latent_k_dx, &at, d_latent, mat_cols(d_kv_a, rank, a->rope), sum->k, sum->v,
            m->rope[ROPE_GLOBAL].cos, m->rope[ROPE_GLOBAL].sin);
     TRY(norm_back(p, s, KV_A_NORM, mat_cols(d_kv_a, 0, rank), d_latent, mat_cols(kv_a, 0, rank), b->kv_a_stat,
                   e));
     if (!compressed(s))
         goto out;
     dev_fill(m->dev, b->d_q_a_dt, 0, (size_t)(rows * a->q_rank) * el);
-    rc = norm_back(p, s, Q_A_NORM, d_q_a, sum.q_a, rows_of(b->q_a, m->dt, rows, a->q_rank), b->q_a_stat, e);
+    rc = norm_back(p, s, Q_A_NORM, d_q_a, sum->q_a, rows_of(b->q_a, m->dt, rows, a->q_rank), b->q_a_stat, e);
 out:
     return rc;
 }
@@ -432,12 +447,13 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     struct mat d_kv_a = rows_of(b->d_kv_a_dt, m->dt, rows, key_dim(a));
     struct mat d_q = rows_of(b->d_raw_dt, m->dt, rows, q_cols(a)), h, dy[2], w[2];
     struct leaves leaves[2] = { a->of_heads, a->of_kv_a };
+    struct latent_sums sum;
     char *none = NULL;
     int q = compressed(s) ? Q_A : Q, rc;
 
     TRY(through_values(p, s, b, e));
-    TRY(sum_heads(p, s, b, e));
-    TRY(through_norms(p, s, b, e));
+    TRY(sum_heads(p, s, b, &sum, e));
+    TRY(through_norms(p, s, b, &sum, e));
 
     /* a rank contracts all heads of q that it has; of what all ranks have its own blocks */
     dy[0] = d_q;

@@ -487,6 +487,20 @@ static void add_small_dx(const struct pass *p, struct experts_buf *b, struct mat
     add_dx(p, b, b->part);
 }
 
+/* count[leaves][n_experts] becomes [sequences][n_experts], in place. Returns the number of sequences. */
+static int64_t join_leaves(const struct pass *p, int64_t n_experts, int32_t *count)
+{
+    int64_t n_seq = p->r.n_seq / p->r.leaves;
+    for (int64_t s = 0; s < n_seq; s++)
+        for (int64_t x = 0; x < n_experts; x++) {
+            int32_t sum = 0;
+            for (int64_t leaf = 0; leaf < p->r.leaves; leaf++)
+                sum += count[(s * p->r.leaves + leaf) * n_experts + x];
+            count[s * n_experts + x] = sum;
+        }
+    return n_seq;
+}
+
 /* Counts of every sequence, for the router's losses and the layer's load. */
 static void count_choices(const struct pass *p, const struct sublayer *s, struct experts_buf *b,
                           struct balance *balance)
@@ -500,12 +514,13 @@ static void count_choices(const struct pass *p, const struct sublayer *s, struct
     routing_count(&b->routing, b->count_host);
     for (int64_t i = 0; i < n; i++)
         load[i % n_experts] += b->count_host[i];
+    n = join_leaves(p, n_experts, b->count_host) * n_experts;
     if (ALTERED("balance_batch"))
         for (int64_t i = n_experts; i < n; i++)
             b->count_host[i] += b->count_host[i - n_experts];
     dev_write(m->dev, b->count, b->count_host, (size_t)n * sizeof *b->count);
     *balance = (struct balance){ m->losses.sequence, m->losses.z, b->count,
-                                 seqs_of(p->r.n_seq, p->r.len, m->grain) };
+                                 seqs_of((int)(n / n_experts), p->r.len * p->r.leaves, m->grain) };
     if (!m->losses.counts)
         return;
     balance->count = m->losses.counts + s->layer * n_experts;

@@ -90,7 +90,8 @@ static void carve_rounds(const struct sublayer *s, const struct model *m, const 
     const struct params_local *l = &m->local;
     int fold = layout_fold(&l->layout), joined = m->expert_leaf > 1 ? m->expert_leaf : 1;
 
-    b->n_partial = tree_levels(c->leaves * fold, joined) - tree_levels(c->leaves, c->n_seq);
+    b->n_partial = tree_levels(c->leaves * fold, joined) - tree_levels(c->leaves, c->n_seq / c->inner);
+    b->n_partial += c->inner > 1 ? tree_depth(c->inner) : 0;
     b->n_partial = b->n_partial > 0 ? b->n_partial : 0;
     b->partial = carve(from, LIFE_SCRATCH, b->n_partial * l->unit[l->experts_of[s->unit]].flat,
                        sizeof(float));

@@ -190,7 +190,9 @@ void model_info_fingerprint(const struct model_info *l, enum dtype dt, char out[
     char hex[33];
     ckpt_digest_hex(l->identity, hex);
     int n = snprintf(out, 64, "contract1-%s-%s", dtype_name(dt), hex),
-        leaf = ckpt_state(l->ckpt)->expert_leaf;
+        leaf = ckpt_state(l->ckpt)->expert_leaf, leaves = ckpt_state(l->ckpt)->cp_grain;
     if (leaf > 1)
-        snprintf(out + n, 64 - (size_t)n, "-s%d", leaf);
+        n += snprintf(out + n, 64 - (size_t)n, "-s%d", leaf);
+    if (leaves > 1)
+        snprintf(out + n, 64 - (size_t)n, "-c%d", leaves);
 }

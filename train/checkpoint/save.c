@@ -131,6 +131,7 @@ static struct ckpt_meta meta_of(const struct save *s, const char *config)
                    .sample = s->sample % windows,
                    .grain = run->cfg.grain,
                    .expert_leaf = run->expert_leaf,
+                   .cp_grain = run->cp_grain,
                    .run_json = run->stored_json,
                    .counts = s->counts },
         .config_json = config,
@@ -432,7 +433,7 @@ int save_open(struct save **out, const struct work *w, struct runlog *log, struc
     if (ranks_is_first(ranks))
         drop_left(s->run->o.out, &log->term);
 
-    TRY(pieces_open(&s->pieces, &w->model, w->zero, ranks->mesh.at[AXIS_DP], ranks->layout.zero, e));
+    TRY(pieces_open(&s->pieces, &w->model, w->zero, comm_rank(ranks_zero(ranks)), ranks->layout.zero, e));
     s->sizes = calloc((size_t)world_size(ranks->world), sizeof *s->sizes);
     if (w->balance.before)
         s->counts_memory = calloc(kept_counts(w), sizeof *s->counts_memory);

@@ -44,11 +44,31 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
     return 0;
 }
 
+/* With cp a sequence's gradients are summed over cp before they are added to the next sequence's: every
+ * super-step is one sequence of each dp rank. The sum over dp and cp is Tree(dp) of Tree(cp) where dp is a
+ * power of two. */
+static int plan_of_leaves(struct batch_plan *b, int64_t rows, int64_t micro, const struct layout *l,
+                          struct err *e)
+{
+    int rc = micro > 1
+                 ? err_set(e, ERR_USAGE,
+                           "--micro-batch %lld with --cp %d: a micro-batch is one sequence then: leave it "
+                           "out",
+                           (long long)micro, l->cp)
+                 : batch_plan(b, rows, 1, l->dp, 0, e);
+    if (rc < 0)
+        return rc;
+    b->supers = b->local;
+    b->local = 1;
+    b->in_tree = tree_is_node(rows, 0, l->dp) && (l->dp & (l->dp - 1)) == 0;
+    return 0;
+}
+
 int batch_plan_layout(struct batch_plan *b, int64_t rows, int64_t micro, const struct layout *l,
                       struct err *e)
 {
     int whole = l->ep > 1, zero = whole && l->zero < 2 ? 2 : l->zero;
-    int rc = batch_plan(b, rows, micro, l->dp, zero, e);
+    int rc = l->cp > 1 ? plan_of_leaves(b, rows, micro, l, e) : batch_plan(b, rows, micro, l->dp, zero, e);
 
     if (rc < 0 || !whole)
         return rc;

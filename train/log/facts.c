@@ -175,8 +175,8 @@ void facts_write(const struct facts *f, FILE *out)
             ",\"layout\":{\"ranks\":%d,\"tp\":%d,\"pp\":%d,\"cp\":%d,\"dp\":%d,\"ep\":%d,\"zero\":%d,"
             "\"sp\":%s,\"virtual_stages\":%d}",
             layout_ranks(l), l->tp, l->pp, l->cp, l->dp, l->ep, l->zero, l->sp ? "true" : "false", l->vpp);
-    fprintf(out, ",\"orders\":{\"grain\":%d,\"expert_leaf\":%d,\"own_bits\":%s}", r->cfg.grain,
-            r->expert_leaf,
+    fprintf(out, ",\"orders\":{\"grain\":%d,\"expert_leaf\":%d,\"cp_grain\":%d,\"own_bits\":%s}",
+            r->cfg.grain, r->expert_leaf, r->cp_grain,
             layout_grain(l, &r->cfg) != r->cfg.grain || (!r->o.eval_only && !w->plan.in_tree) ? "true"
                                                                                               : "false");
     write_text(out, "dtype", dtype);

@@ -166,8 +166,9 @@ static void write_communication(const struct runlog *l, int64_t step)
 static void write_orders(struct runlog *l, int64_t step)
 {
     const struct run *run = l->run;
-    if (run->expert_leaf > 1)
-        runlog_event(l, step, "orders", "\"grain\":%d,\"expert_leaf\":%d", run->cfg.grain, run->expert_leaf);
+    if (run->expert_leaf > 1 || run->cp_grain > 1)
+        runlog_event(l, step, "orders", "\"grain\":%d,\"expert_leaf\":%d,\"cp_grain\":%d", run->cfg.grain,
+                     run->expert_leaf, run->cp_grain);
 }
 
 int runlog_open(struct runlog *l, const struct work *w, const struct facts *f, struct err *e)

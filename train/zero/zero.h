@@ -51,7 +51,7 @@ struct zero_options {
 };
 /* The groups that ZeRO works in, borrowed. */
 struct zero_groups {
-    struct comm *dp, *pp;
+    struct comm *dp, *pp; /* dp: the ranks of dp and cp, cp fastest */
     struct comm *edp; /* the ranks that hold the same experts; NULL: experts belong to dp as all else does */
     struct comm *all; /* all ranks of the job */
 };

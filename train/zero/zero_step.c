@@ -175,7 +175,7 @@ static int done(struct grads *g, int u, struct err *e)
     struct zero *z = zero_of(g);
     int rc;
 
-    if (g->next + z->plan.micro < g->n)
+    if (g->next + z->plan.micro * g->inner < g->n)
         return 0;
     if (u == z->n_units)
         return sum_vector(z, z->n_vectors, e);
@@ -284,7 +284,8 @@ int zero_open_grads(struct zero *z, struct err *e)
     struct zero_options how = { .stage = z->stage, .overlap = z->overlap };
     int rc = 0;
 
-    z->g = (struct grads){ .n = z->plan.local, .level = level_of, .done = done };
+    int inner = model_leaves(z->m);
+    z->g = (struct grads){ .n = z->plan.local * inner, .inner = inner, .level = level_of, .done = done };
     z->g.fold = layout_fold(&z->m->local.layout);
     z->g.n_levels = z->n_levels = tree_levels(z->plan.local, z->plan.micro);
     z->n_shards = shard_levels(&z->plan, z->stage);
@@ -328,7 +329,7 @@ int zero_begin_rows(struct zero *z, int64_t super, int64_t row, struct err *e)
     if (rc >= 0 && super != z->super)
         rc = finish_sums(z, e);
     z->super = super;
-    z->g.next = row;
+    z->g.next = row * z->g.inner;
     return rc;
 }
 

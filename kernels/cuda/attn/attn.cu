@@ -157,12 +157,12 @@ static void backward(struct dev *d, struct attn_args f, const struct attn *a, co
                 sizeof(struct dkv_shared<DIM>), f);
 }
 
-/* Blocks of 64 keys of all sequences; the first ones, which most queries see, first. */
+/* Blocks of 64 keys of all documents; the first ones, which most queries see, first. */
 static int add_keys(struct attn_item *to, const struct attn *a)
 {
     int n = 0;
-    for (int i = 0; i < a->n_seq; i++)
-        for (int64_t key = 0; key < a->seq[i].n_rows; key += ATTN_PAGE) {
+    for (int i = 0; i < attn_docs(a); i++)
+        for (int64_t key = 0; key < attn_doc(a)[i].n_rows; key += ATTN_PAGE) {
             if (to)
                 to[n] = (struct attn_item){ i, (int32_t)key, 0, 0 };
             n++;
@@ -178,16 +178,15 @@ static int add_all_tiles(struct attn_item *to, const struct attn *a)
     return w.n_tiles;
 }
 
-/* D of all rows of the matrices, then the stack of Tree(group). */
+/* D of all rows of the matrices, then the stack of Tree(group) and the tree over leaves. */
 static float *grad_scratch(struct dev *d, const struct attn *a, int64_t rows, int n_keys, float **stack)
 {
-    const int group = a->n_heads / a->n_kv;
+    const int group = a->n_heads / a->n_kv, leaves = attn_leaves(a);
+    const int depth = (group > 1 ? tree_depth(group) : 0) + (leaves > 1 ? tree_depth(leaves) : 0);
     const size_t dots = ((size_t)(rows * a->n_heads) + 63) / 64 * 64,
                  entry = 2 * (size_t)n_keys * (size_t)a->n_kv *
                          (a->head_dim <= 64 ? dkv_entry<64> : dkv_entry<128>);
-    float *p = (float *)dev_scratch(d, 3,
-                                    sizeof(float) *
-                                        (dots + (group > 1 ? entry * (size_t)tree_depth(group) : 0)));
+    float *p = (float *)dev_scratch(d, 3, sizeof(float) * (dots + entry * (size_t)depth));
     *stack = p ? p + dots : NULL;
     return p;
 }

@@ -6,7 +6,8 @@
  *   dQ of a row: a key block is a sum of its own, of (bf16 of dS) . k, four mma steps from +0; blocks are
  *   added in order; * scale
  *   dK, dV of a key: likewise over blocks of 64 queries of (bf16 of dS) . q, (bf16 of P) . dout; * scale;
- *   Tree(group) over query heads
+ *   Tree(group) over query heads; where sequences are cut, all that for the queries of a leaf, and a tree
+ *   over leaves (attn_cut.h)
  *
  *   attn_row_dots_kernel  D, a warp a row
  *   attn_dq_kernel        64 rows a block of threads, all key blocks in turn
@@ -19,6 +20,7 @@
 #ifndef SHARDLINE_KERNELS_CUDA_ATTN_ATTN_BWD_CUH
 #define SHARDLINE_KERNELS_CUDA_ATTN_ATTN_BWD_CUH
 
+#include "kernels/attn_cut.h"
 #include "kernels/cuda/attn/attn_fwd.cuh"
 
 enum { ROW_DOTS_WARPS = 4 };
@@ -55,11 +57,11 @@ template <int DIM> FN void add_part(float sum[DIM / 8][4], int n, const float pa
         sum[2 * n + x / 4][x % 4] = sum[2 * n + x / 4][x % 4] + part[x / 4][x % 4];
 }
 
-template <int DIM> FN void clear_sum(float sum[DIM / 8][4])
+template <int DIM> FN void clear_sum(float sum[DIM / 8][4], float zero)
 {
     GPU_UNROLL
     for (int x = 0; x < DIM / 2; x++)
-        sum[x / 4][x % 4] = 0.0f;
+        sum[x / 4][x % 4] = zero;
 }
 
 /* ---- dQ ---- */
@@ -116,7 +118,7 @@ static __global__ __launch_bounds__(TILE_ROWS * 2,
         lse[h] = stat_at(f.lse, &v, rows.i[h]);
         d[h] = stat_at(f.d, &v, rows.i[h]);
     }
-    clear_sum<DIM>(sum);
+    clear_sum<DIM>(sum, 0.0f);
     clear_tiles(t->q, (2 * TILE_ROWS + 2 * KEYS) * DIM, &v);
     copy_queries<DIM>(t->q, &v, f.q, it.row, TILE_ROWS, f.aligned);
     copy_queries<DIM>(t->dout, &v, f.dout, it.row, TILE_ROWS, f.aligned);
@@ -149,22 +151,22 @@ template <int DIM> struct dkv_shared {
     float lse[KEYS], d[KEYS];
 };
 
-/* 64 queries of one head from position t0: their rows and their statistics. */
+/* Up to 64 queries of one head, all rows of a view: their rows and their statistics. */
 template <int DIM>
-FN void dkv_load(struct dkv_shared<DIM> *t, const struct attn_args *f, const struct view *head, int t0)
+FN void dkv_load(struct dkv_shared<DIM> *t, const struct attn_args *f, const struct view *head)
 {
-    copy_queries<DIM>(t->q, head, f->q, t0, KEYS, f->aligned);
-    copy_queries<DIM>(t->dout, head, f->dout, t0, KEYS, f->aligned);
+    copy_queries<DIM>(t->q, head, f->q, 0, KEYS, f->aligned);
+    copy_queries<DIM>(t->dout, head, f->dout, 0, KEYS, f->aligned);
     if (threadIdx.x < KEYS) {
-        t->lse[threadIdx.x] = stat_at(f->lse, head, t0 + (int)threadIdx.x);
-        t->d[threadIdx.x] = stat_at(f->d, head, t0 + (int)threadIdx.x);
+        t->lse[threadIdx.x] = stat_at(f->lse, head, (int)threadIdx.x);
+        t->d[threadIdx.x] = stat_at(f->d, head, (int)threadIdx.x);
     }
 }
 
-/* What 64 queries add to the keys of this warp: scores are [16 keys][64 queries]. */
+/* What these queries add to the keys of this warp: scores are [16 keys][64 queries]. */
 template <int DIM>
 FN void dkv_block(const struct dkv_shared<DIM> *t, float dk[DIM / 8][4], float dv[DIM / 8][4],
-                  const struct view *head, int key0, int t0)
+                  const struct view *head, int key0)
 {
     const int m0 = warp_id() * ROWS_OF_WARP;
     float p[KEY_TILES][4], ds[KEY_TILES][4];
@@ -179,8 +181,9 @@ FN void dkv_block(const struct dkv_shared<DIM> *t, float dk[DIM / 8][4], float d
     for (int n = 0; n < KEY_TILES; n++) {
         GPU_UNROLL
         for (int e = 0; e < 4; e++) {
-            const int col = fragment_col(n, e), pos = t0 + col, key = key0 + m0 + lane_id() / 4 + e / 2 * 8;
-            const int seen = pos < head->n && key <= pos && key >= first_of(head, pos);
+            const int col = fragment_col(n, e), key = key0 + m0 + lane_id() / 4 + e / 2 * 8;
+            const int pos = (int)head->seq->pos + col;
+            const int seen = col < head->n && key <= pos && key >= first_of(head, pos);
             grad_pair(head->a, &p[n][e], &ds[n][e], seen, t->lse[col], t->d[col]);
         }
     }
@@ -216,26 +219,57 @@ template <int DIM> FN void dkv_put(struct mat m, const struct view *kv, int key0
         GPU_UNROLL
         for (int n = 0; n < DIM / 8; n++)
             if (key < (int)kv->seq->n_rows && n * 8 < kv->d) {
-                float *to = (float *)m.p + (kv->seq->row + key) * m.ld + (int64_t)kv->kv * kv->d +
-                            fragment_col(n, 0);
+                float *to = (float *)m.p + attn_key_row(kv->a, kv->seq, key) * m.ld +
+                            (int64_t)kv->kv * kv->d + fragment_col(n, 0);
                 to[0] = sum[n][2 * h];
                 to[1] = sum[n][2 * h + 1];
             }
     }
 }
 
-/* Query blocks [own, end) see keys of block `own`. */
-FN int query_blocks_end(const struct view *head, int own)
+/* Query blocks of a document from `own` on, before this one, see keys of block `own`. */
+FN int64_t query_blocks_end(const struct attn *a, const struct attn_seq *doc, int64_t own)
 {
-    const int n = (head->n + KEYS - 1) / KEYS;
-    const int64_t end = (own * (int64_t)KEYS + KEYS - 2 + head->a->window) / KEYS + 1;
-    return head->a->window > 0 && end < n ? (int)end : n;
+    const int64_t n = (doc->n_rows + KEYS - 1) / KEYS, end = (own * KEYS + KEYS - 2 + a->window) / KEYS + 1;
+    return a->window > 0 && end < n ? end : n;
 }
 
-/* Floats of a block of threads' entry of the stack of query heads, dK or dV. */
+/* One query head's queries of a leaf that see keys of the loaded block, in dk and dv, from the sums as they
+ * are. Returns whether the leaf has a query at or behind that block. */
+template <int DIM>
+FN int dkv_leaf(struct dkv_shared<DIM> *t, const struct attn_args *f, const struct view *kv, int key0,
+                int leaf, int g, float dk[DIM / 8][4], float dv[DIM / 8][4])
+{
+    const int64_t own = key0 / KEYS, end = query_blocks_end(kv->a, kv->seq, own),
+                  n = (kv->seq->n_rows + KEYS - 1) / KEYS;
+    int there = 0;
+    for (int half = 0; half < 2; half++) {
+        const struct attn_run run = attn_run_of(kv->a, kv->seq, leaf, half);
+        int64_t first;
+        there |= attn_run_blocks(&run, own, n, &first) > 0;
+        const int64_t blocks = attn_run_blocks(&run, own, end, &first);
+        for (int64_t b = first; b < first + blocks; b++) {
+            int64_t t0;
+            const int64_t rows = attn_run_block(&run, b, &t0);
+            const struct attn_seq queries = { run.row + t0 - run.begin, rows, t0, kv->seq->page };
+            const struct view head = {
+                kv->a, &queries, kv->kv * kv->group + g, 1, kv->d, kv->steps, (int)rows
+            };
+            dkv_load(t, f, &head);
+            cp_async_commit();
+            cp_async_wait<0>();
+            __syncthreads();
+            dkv_block(t, dk, dv, &head, key0);
+            __syncthreads();
+        }
+    }
+    return there;
+}
+
+/* Floats of a block of threads' entry of the stack of query heads and leaves, dK or dV. */
 template <int DIM> constexpr size_t dkv_entry = (size_t)DIM *KEYS;
 
-/* item: row: the first key. part: [depth][kv heads][items][2][DIM * 64]. */
+/* item: seq: the document; row: the first key. part: [depth][kv heads][items][2][DIM * 64]. */
 template <int DIM>
 static __global__ __launch_bounds__(TILE_ROWS * 2,
                                     2) void attn_dkv_kernel(const __grid_constant__ struct attn_args f)
@@ -243,29 +277,23 @@ static __global__ __launch_bounds__(TILE_ROWS * 2,
     SHARED(memory);
     struct dkv_shared<DIM> *t = (struct dkv_shared<DIM> *)memory;
     const struct attn_item it = f.item[blockIdx.x];
-    const struct view kv = view_of(&f.a, it.seq, (int)blockIdx.y);
+    const struct view kv = view_of_seq(&f.a, attn_doc(&f.a) + it.seq, (int)blockIdx.y);
     const size_t entry = 2 * dkv_entry<DIM> * gridDim.x * gridDim.y;
     float *stack = f.part + 2 * dkv_entry<DIM> * (blockIdx.x + (size_t)gridDim.x * blockIdx.y) + threadIdx.x,
           dk[DIM / 8][4], dv[DIM / 8][4];
+    const int n = attn_leaves(&f.a) * kv.group;
     int depth = 0;
 
     clear_tiles(t->k, 4 * KEYS * DIM, &kv);
     copy_keys(t->k, &kv, it.row / KEYS, (int)threadIdx.x, TILE_ROWS * 2);
     copy_values<DIM>(t->v, &kv, it.row / KEYS, (int)threadIdx.x, TILE_ROWS * 2);
-    for (int g = 0; g < kv.group; g++) {
-        const struct view head = {
-            kv.a, kv.seq, kv.kv * kv.group + g, 1, kv.d, kv.steps, (int)kv.seq->n_rows
-        };
-        const int merges = tree_merges(kv.group, g), push = g < kv.group - 1;
-        clear_sum<DIM>(dk);
-        clear_sum<DIM>(dv);
-        for (int b = it.row / KEYS; b < query_blocks_end(&head, it.row / KEYS); b++) {
-            dkv_load(t, &f, &head, b * KEYS);
-            cp_async_commit();
-            cp_async_wait<0>();
-            __syncthreads();
-            dkv_block(t, dk, dv, &head, it.row, b * KEYS);
-            __syncthreads();
+    for (int i = 0; i < n; i++) {
+        const int merges = nest_merges(n, kv.group, i), push = i < n - 1;
+        clear_sum<DIM>(dk, 0.0f);
+        clear_sum<DIM>(dv, 0.0f);
+        if (!dkv_leaf(t, &f, &kv, it.row, i / kv.group, i % kv.group, dk, dv)) {
+            clear_sum<DIM>(dk, -0.0f);
+            clear_sum<DIM>(dv, -0.0f);
         }
         GPU_UNROLL
         for (int x = 0; x < DIM / 2; x++)

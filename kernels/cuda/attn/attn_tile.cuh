@@ -45,14 +45,13 @@ struct view {
     int kv, group, d, steps, n;
 };
 
-FN struct view view_of(const struct attn *a, int seq, int kv)
+FN struct view view_of_seq(const struct attn *a, const struct attn_seq *s, int kv)
 {
     const int group = a->n_heads / a->n_kv;
-    struct view v = {
-        a, a->seq + seq, kv, group, a->head_dim, (a->head_dim + 15) / 16, (int)a->seq[seq].n_rows * group
-    };
+    struct view v = { a, s, kv, group, a->head_dim, (a->head_dim + 15) / 16, (int)s->n_rows * group };
     return v;
 }
+FN struct view view_of(const struct attn *a, int seq, int kv) { return view_of_seq(a, a->seq + seq, kv); }
 FN int pos_of(const struct view *v, int i) { return (int)v->seq->pos + (i < v->n ? i : v->n - 1) / v->group; }
 FN int first_of(const struct view *v, int pos)
 {

@@ -15,9 +15,9 @@ extern "C" {
 /* Leaves whose sums wait in shared memory: all of this call but the newest. */
 static int slots_of(const struct tree_acc &t, int n_leaves)
 {
-    int depth = tree_depth_before(t.n, t.next), kept = depth, most = 0;
+    int depth = nest_depth_before(t.n, t.inner, t.next), kept = depth, most = 0;
     for (int i = 0; i < n_leaves; i++) {
-        depth -= tree_merges(t.n, t.next + i);
+        depth -= nest_merges(t.n, t.inner, t.next + i);
         kept = depth < kept ? depth : kept;
         depth++;
         most = depth - 1 - kept > most ? depth - 1 - kept : most;

@@ -40,18 +40,22 @@ struct gemm_job {
     struct side a[PARTS_MAX], b[PARTS_MAX];
     struct leaves l[PARTS_MAX];
     struct tree_acc acc;
-    /* of acc's tree (tree.h): leaves of a run, of the first leaf's run those before it, and runs before */
+    /* of acc's tree (tree.h): leaves of a run, of the first leaf's run those before it, and runs before. A
+     * nested tree: groups instead of leaves, of `group` leaves, of which `begun` are before the first. */
     struct gemm_run {
-        int length, within, before;
+        int length, within, before, group, begun;
     } run;
 };
 static inline void set_run(struct gemm_job *j)
 {
-    const int64_t n = ORDER("gpu_gemm_tree", tree_run(j->acc.n),
-                            j->acc.n); /* altered: all leaves are one run */
+    const int64_t group = j->acc.inner > 1 ? j->acc.inner : 1, all = j->acc.n / group,
+                  next = j->acc.next / group;
+    const int64_t n = ORDER("gpu_gemm_tree", tree_run(all), all); /* altered: all leaves are one run */
     j->run.length = (int)n;
-    j->run.within = (int)(j->acc.next % n);
-    j->run.before = (int)(j->acc.next / n);
+    j->run.within = (int)(next % n);
+    j->run.before = (int)(next / n);
+    j->run.group = (int)group;
+    j->run.begun = (int)(j->acc.next % group);
 }
 
 GPU_AND_HOST int leaf_end(const struct gemm_job &j, int g, int s)
@@ -272,8 +276,8 @@ static inline size_t slots_bytes(int slots, int n, int first, int threads)
 template <int N, int THREADS, int FIRST = 0, int WAITS = 1> struct fold {
     float top[WAITS ? N : 1], first[FIRST ? FIRST : 1];
     float *slot; /* [slots][N][THREADS], less the first FIRST */
-    /* within, runs: of the next leaf; no division, which would be a call */
-    int slots, thread, depth, kept, within, runs;
+    /* begun, within, runs: of the next leaf; no division, which would be a call */
+    int slots, thread, depth, kept, begun, within, runs;
 
     GPU_METHOD void begin(const struct gemm_job &j, void *memory, int n_slots, int t)
     {
@@ -282,16 +286,21 @@ template <int N, int THREADS, int FIRST = 0, int WAITS = 1> struct fold {
         thread = t;
         within = j.run.within;
         runs = j.run.before;
-        depth = kept = __popc((unsigned)runs) + (within != 0);
+        begun = j.run.begun;
+        depth = kept = __popc((unsigned)runs) + (within != 0) + __popc((unsigned)begun);
     }
-    /* Sums that the next leaf's meets: gpu_tree_merges. */
-    GPU_METHOD int merges_of_next(int length)
+    /* Sums that the next leaf's meets: gpu_nest_merges. */
+    GPU_METHOD int merges_of_next(const struct gemm_job::gemm_run &run)
     {
-        int merges = within != 0;
-        if (++within < length)
+        /* as many as the number of leaves, or runs, ends in ones */
+        int merges = __ffs((int)~(unsigned)begun) - 1;
+        if (++begun < run.group)
+            return merges;
+        begun = 0;
+        merges += within != 0;
+        if (++within < run.length)
             return merges;
         within = 0;
-        /* as many as the number of runs ends in ones */
         return merges + __ffs((int)~(unsigned)runs++) - 1;
     }
     GPU_METHOD float &at(int entry, int i)
@@ -325,7 +334,7 @@ template <int N, int THREADS, int FIRST = 0, int WAITS = 1> struct fold {
     /* The sum so far is the newest entry; acc is +0 then (WAITS 0: the entry itself). */
     template <class Where> GPU_METHOD void push(const struct gemm_job &j, float *acc, const Where &where)
     {
-        int merges = merges_of_next(j.run.length);
+        int merges = merges_of_next(j.run);
         if (WAITS && depth > kept) {
             if (merges > 0) {
                 GPU_UNROLL

@@ -183,13 +183,14 @@ struct stack {
 static int open_stack(struct lt *l, struct stack *s, const struct tree_acc *acc, int64_t ld, int64_t n,
                       int64_t k, int n_seq)
 {
-    int kept = tree_depth_before(acc->n, acc->next), most = kept, own = 0;
+    int kept = nest_depth_before(acc->n, acc->inner, acc->next), most = kept, own = 0;
     /* a leaf stands on the stack before it is merged, unless the product adds it */
     for (int i = 1; i <= n_seq; i++) {
-        const int depth = tree_depth_before(acc->n, acc->next + i);
+        const int depth = nest_depth_before(acc->n, acc->inner, acc->next + i);
         most = depth > most ? depth : most;
     }
-    const int after = tree_depth_before(acc->n, acc->next + n_seq), theirs = after > kept ? after : kept;
+    const int after = nest_depth_before(acc->n, acc->inner, acc->next + n_seq);
+    const int theirs = after > kept ? after : kept;
     float *scratch = most > theirs
                          ? dev_scratch(lt_dev(l), LEVELS, (size_t)((most - theirs) * n * k) * sizeof(float))
                          : NULL;
@@ -215,7 +216,7 @@ void lt_linear_dw(struct lt *l, const struct tree_acc *acc, int64_t ld, struct m
     struct dev *d = lt_dev(l);
     const int64_t n = dy.cols, k = x.cols;
     struct stack s;
-    int depth = tree_depth_before(acc->n, acc->next);
+    int depth = nest_depth_before(acc->n, acc->inner, acc->next);
     if (n_seq < 1 || n < 1 || k < 1)
         return;
     if (!open_stack(l, &s, acc, ld, n, k, n_seq)) {
@@ -223,7 +224,7 @@ void lt_linear_dw(struct lt *l, const struct tree_acc *acc, int64_t ld, struct m
         return;
     }
     for (int i = 0; i < n_seq; i++) {
-        int merges = tree_merges(acc->n, acc->next + i);
+        int merges = nest_merges(acc->n, acc->inner, acc->next + i);
         /* older + leaf is one rounding of the same two numbers in the product's last step */
         const int add = merges > 0;
         const int to = add ? depth - 1 : depth;

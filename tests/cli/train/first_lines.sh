@@ -33,7 +33,7 @@ assert first["arguments"]["lr"] == 1e-3 and first["arguments"]["steps"] == 900 a
 assert first["arguments"]["config"] == "run.toml"
 assert first["model"]["vocab_size"] == 256 and first["model"]["num_hidden_layers"] == 5 and first["parameters"] == 988544
 assert first["layout"] == {"ranks": 1, "tp": 1, "pp": 1, "cp": 1, "dp": 1, "ep": 1, "zero": 0, "sp": False, "virtual_stages": 1}
-assert first["orders"] == {"grain": 8, "expert_leaf": 1, "own_bits": False} and first["dtype"] == "fp32" and first["device"]["kind"] == "cpu"
+assert first["orders"] == {"grain": 8, "expert_leaf": 1, "cp_grain": 1, "own_bits": False} and first["dtype"] == "fp32" and first["device"]["kind"] == "cpu"
 assert first["plan"]["memory_bytes"] == sum(v for k, v in first["plan"].items() if k != "memory_bytes") > 1e6
 assert first["version"] and first["tokens_a_step"] == 128 and 20000 <= first["data_tokens"] < 20020
 times = [x["time"] for x in lines]

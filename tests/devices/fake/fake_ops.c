@@ -57,36 +57,52 @@ static struct head_norm at_norm(struct fake *f, const struct head_norm *n, int h
  * anything. */
 struct at_attn {
     struct attn a;
-    struct attn_seq *seq;
+    struct attn_seq *seq, *doc;
     char **page;
 };
 static int64_t pages_of(const struct attn_seq *s) { return (s->pos + s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE; }
 
+static int64_t all_pages(int n, const struct attn_seq *s)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += pages_of(&s[i]);
+    return sum;
+}
+
+/* to[n]: these sequences with pages on the host, whose list begins at page. */
+static void at_seqs(struct fake *f, const struct attn *a, int n, const struct attn_seq *from,
+                    struct attn_seq *to, char **page, enum fake_how how)
+{
+    const size_t bytes = (size_t)a->n_kv * attn_head_bytes(a);
+    for (int i = 0; i < n; i++) {
+        int64_t first = a->window > 0 && from[i].pos >= a->window ? (from[i].pos - a->window + 1) / ATTN_PAGE
+                                                                  : 0;
+        to[i] = from[i];
+        to[i].page = page;
+        for (int64_t p = 0; p < pages_of(&from[i]); p++)
+            *page++ = p < first ? NULL : fake_at(f, "page", from[i].page[p] + a->page_off, bytes, how);
+    }
+}
+
 static struct at_attn at_attn(struct fake *f, const struct attn *a, enum fake_how how)
 {
     struct at_attn x = { .a = *a };
-    const size_t bytes = (size_t)a->n_kv * attn_head_bytes(a);
-    int64_t n = 0, at = 0;
-    for (int i = 0; i < a->n_seq; i++)
-        n += pages_of(&a->seq[i]);
+    int n_docs = a->cut.count ? a->cut.n_docs : 0;
+    int64_t n = all_pages(a->n_seq, a->seq), of_docs = all_pages(n_docs, a->cut.doc);
     x.seq = calloc((size_t)a->n_seq + 1, sizeof *x.seq);
-    x.page = calloc((size_t)n + 1, sizeof *x.page);
+    x.doc = calloc((size_t)n_docs + 1, sizeof *x.doc);
+    x.page = calloc((size_t)(n + of_docs) + 1, sizeof *x.page);
     x.a.seq = x.seq;
+    x.a.cut.doc = x.doc;
     x.a.page_off = 0;
     x.a.sink = fake_at(f, "sink", a->sink, a->sink ? (size_t)a->n_heads * dtype_size(a->dt) : 0, READS);
-    if (!x.seq || !x.page) {
+    if (!x.seq || !x.doc || !x.page) {
         fake_wrong(f, "sequences", a, "cannot be copied: no memory");
         return x;
     }
-    for (int i = 0; i < a->n_seq; i++) {
-        x.seq[i] = a->seq[i];
-        x.seq[i].page = x.page + at;
-        int64_t first = a->window > 0 && a->seq[i].pos >= a->window
-                            ? (a->seq[i].pos - a->window + 1) / ATTN_PAGE
-                            : 0;
-        for (int64_t p = 0; p < pages_of(&a->seq[i]); p++, at++)
-            x.page[at] = p < first ? NULL : fake_at(f, "page", a->seq[i].page[p] + a->page_off, bytes, how);
-    }
+    at_seqs(f, a, a->n_seq, a->seq, x.seq, x.page, how);
+    at_seqs(f, a, n_docs, a->cut.doc, x.doc, x.page + n, how);
     return x;
 }
 
@@ -287,6 +303,7 @@ static void fake_sum_squares(struct dev *d, struct xsum *s, const float *x, int6
         struct at_attn x = at_attn(F, a, (how)); \
         __VA_ARGS__; \
         free(x.seq); \
+        free(x.doc); \
         free(x.page); \
     } while (0)
 #define TABLE(p) RP(p, table_bytes(a))

@@ -127,6 +127,7 @@ static inline struct ckpt_meta make_meta(int n_ranks)
                    .sample = 40,
                    .grain = 8,
                    .expert_leaf = 2,
+                   .cp_grain = 4,
                    .run_json = "{\"lr\":0.1,\"schedule\":\"cosine\",\"nested\":[1,2.5,null,true]}" },
         .config_json = "{\"model_type\":\"llama\"}\n",
         .n_extra = 2,

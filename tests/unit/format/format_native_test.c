@@ -75,7 +75,7 @@ TEST(state_config_extras_and_layout_come_back)
     CHECK_INT(ckpt_open(&c, dst, NULL, &e), 0);
     const struct ckpt_state *s = ckpt_state(c);
     CHECK(s->has_state && s->step == 7 && s->seed == 0xfedcba9876543210u && s->epoch == 1 &&
-          s->sample == 40 && s->grain == 8 && s->expert_leaf == 2);
+          s->sample == 40 && s->grain == 8 && s->expert_leaf == 2 && s->cp_grain == 4);
     json_t *run = jx_parse(s->run_json, strlen(s->run_json), "run", &e);
     CHECK(json_real_value(json_object_get(run, "lr")) == 0.1);
     CHECK_STR(json_string_value(json_object_get(run, "schedule")), "cosine");
@@ -369,6 +369,7 @@ static void other_order(json_t *m)
     json_object_set_new(m, "orders", json_pack("{s:i,s:i}", "expert_leaf", 2, "cp", 2));
 }
 static void odd_leaf(json_t *m) { json_object_set_new(m, "orders", json_pack("{s:i}", "expert_leaf", 6)); }
+static void odd_cut(json_t *m) { json_object_set_new(m, "orders", json_pack("{s:i}", "cp_grain", 3)); }
 static void hidden_file(json_t *m)
 {
     json_object_set_new(item(m, "files", 0), "name", json_string(".optim-00000.safetensors"));
@@ -436,6 +437,7 @@ static const struct {
     { negative_step, { "step", "" } },
     { other_order, { "\"cp\"", "newer program" } },
     { odd_leaf, { "expert_leaf is 6", "power of two" } },
+    { odd_cut, { "cp_grain is 3", "power of two" } },
     { hidden_file, { ".optim", "folder" } },
     { unsorted, { "not in order", "" } },
 };
