@@ -249,5 +249,5 @@ help:
 	@echo "make deb            build/shardline_VERSION_ARCH.deb of this build"
 	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands   CUDA=: without the CUDA device   CUDA_ARCH='90': only that GPU"
 
--include $(LIB_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(FAKE_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $B/emu/tests/unit/cuda/cuda_emu_block.d $B/emu/tests/unit/cuda/cuda_emu_hopper.d $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
-    $B/obj/tests/fuzz/fuzz.d $B/obj/tests/fuzz/replay.d
+# what each object read when it was compiled
+-include $(shell find $B -name '*.d' 2>/dev/null)

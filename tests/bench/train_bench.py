@@ -9,7 +9,7 @@ its status is 3, measures all rows in pieces. PEERS=DIR (a folder with train_tor
 with torch add the peers. MFU: operations of products and causal attention as a share of the speed of products
 that the same run measures. Nothing is saved: the ranks are killed after the last step. Mixtures of experts
 (10m-moe, 110m-moe) stand beside a dense model of equal active shape (the ratio is that of the MFUs) and
-beside transformers + torch (train_torch_moe.py, which needs PEER_PYTHON alone); their ratios are medians of
+beside transformers + torch (train_torch.py, which needs PEER_PYTHON alone); their ratios are medians of
 the ratios of the turns."""
 import argparse
 import json
@@ -207,7 +207,7 @@ def mixture_names(words):
 
 def mixture_peer(a, model, dtype, experts):
     """The best step of transformers + torch: {value, rss}, or None."""
-    cmd = [PYTHON, os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_torch_moe.py"), "--config",
+    cmd = [PYTHON, os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_torch.py"), "--config",
            os.path.join(a.tmp, model + ".json"),
            "--dtype", dtype, "--experts", experts, "--threads", "2", "--batch", MIXTURES[model][6], "--steps",
            a.steps]

@@ -13,7 +13,7 @@ struct layout {
 };
 static const struct layout layouts[] = {
     { 256, 2, 2, { 256, 512 } },
-    { 256, 4, 2, { 256, 512 } },
+    { 128, 4, 2, { 128, 256 } },
     { 96, 4, 2, { 96, 192 } },                    /* chunks of 12: they cut every block */
     { 256, 2, 6, { 3, 70, 256, 300, 449, 512 } }, /* documents, also of one chunk */
     { 200, 4, 5, { 130, 131, 200, 390, 400 } },
@@ -320,13 +320,12 @@ TEST(leaves_of_sequences_equal_the_definition)
 }
 TEST(leaves_seen_through_a_window_equal_the_definition)
 {
-    for (int i = 0; i < N_LAYOUTS; i++) {
-        check_layout(&layouts[i], DT_F32, 70, 1);
-        check_layout(&layouts[i], DT_BF16, 9, 1);
-    }
+    check_layout(&layouts[2], DT_BF16, 9, 1);
+    check_layout(&layouts[3], DT_F32, 70, 1);
+    check_layout(&layouts[4], DT_BF16, 70, 1);
 }
 TEST(leaves_give_the_same_bits_on_any_number_of_threads)
 {
-    for (int threads = 2; threads <= 4; threads++)
-        check_layout(&layouts[3], DT_F32, threads == 3 ? 70 : 0, threads);
+    check_layout(&layouts[4], DT_F32, 0, 2);
+    check_layout(&layouts[4], DT_F32, 70, 3);
 }

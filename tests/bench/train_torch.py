@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""train_torch_moe.py - training speed of a Mixtral in transformers + torch, for train_bench.py: one process,
-AdamW.
+"""train_torch.py - training speed of a model in transformers + torch, for train_bench.py and context_bench.py:
+one process, AdamW.
 
-usage: train_torch_moe.py --config config.json --dtype fp32|bf16 --experts grouped_mm|eager [--threads N]
+usage: train_torch.py --config config.json --dtype fp32|bf16 [--experts grouped_mm|eager] [--threads N]
 [--seq T] [--batch G] [--steps N] Prints one JSON line: {"value": tokens/s of the best step, "median": …,
 "rss": bytes}. fp32 weights in both dtypes; bf16 is torch's autocast, and grouped_mm, which autocast does not
 know, gets weights that are cast in front of it."""
@@ -13,7 +13,7 @@ import resource
 import time
 
 import torch
-from transformers import MixtralConfig, MixtralForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.integrations import moe
 
 
@@ -27,7 +27,7 @@ def main():
     ap = argparse.ArgumentParser()
     ap.add_argument("--config", required=True)
     ap.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
-    ap.add_argument("--experts", default="grouped_mm")
+    ap.add_argument("--experts")
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--seq", type=int, default=256)
     ap.add_argument("--batch", type=int, default=4)
@@ -35,10 +35,9 @@ def main():
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(1)
-    with open(a.config) as f:
-        config = MixtralConfig(**json.load(f))
-    model = MixtralForCausalLM._from_config(config, attn_implementation="sdpa",
-                                            experts_implementation=a.experts)
+    config = AutoConfig.from_pretrained(a.config)
+    how = {"experts_implementation": a.experts} if a.experts else {}
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32, **how)
     model.train()
     if a.dtype == "bf16" and a.experts == "grouped_mm":
         grouped_mm_in(torch.bfloat16)
