@@ -155,7 +155,6 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     struct mat o = rows_of(buf->o, m->dt, rows, heads);
     struct head_norm norm = head_norms(p, s);
     const struct rope_table *rope = rope_of(p, s);
-
     int rc;
 
     KERNEL(m->dev, linear, qkv, h, weight_pack(p, s, PACK_QKV));
