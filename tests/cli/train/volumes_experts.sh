@@ -20,7 +20,7 @@ start() {
     run ptrain --data "$TMP/text" --model "$TMP/model.json" --steps 1 --lr 0 --seq-len $T --global-batch 1 \
         --out "$TMP/model"
     run reshard --format hf "$TMP/model/step-1" "$TMP/$1"
-    [ -z "${4:-}" ] || run python3 -B "$here/../same_bits/experts_forced.py" "$TMP/$1" "$4"
+    [ -z "${4:-}" ] || run python3 -B "$here/../experts/experts_forced.py" "$TMP/$1" "$4"
     claim "$1: the weights are made" [ $rc = 0 ] || finish
 }
 start even 8 8
