@@ -129,9 +129,11 @@ void *model_own(const struct model *m, int part);
 struct mat model_mat(const struct model *m, const void *flat, int part);
 /* A stored matrix's transpose, made at *to, which moves behind it. */
 struct mat model_transposed(const struct model *m, struct mat stored, char **to);
-/* Bytes of one layer in one 64-position page of keys and values on this rank. A page holds the layers of its
- * group one behind the other. */
+/* Bytes of one layer in one 64-position page of keys and values on this rank. A page holds this rank's layers
+ * of its group one behind the other. */
 size_t model_page_bytes(const struct model *m);
+/* How many layers of a page group this rank has below `layer`; with layer n_layers: in all. */
+int64_t model_page_layers(const struct model *m, int group, int64_t layer);
 /* The same before there is a model. */
 size_t model_page_bytes_of(const struct model_config *c, int tp, enum dtype dt);
 /* Floating-point operations of one token's forward pass through the whole model: products, and attention

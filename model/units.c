@@ -94,12 +94,19 @@ void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos)
 }
 
 /* ---- pages ---- */
+int64_t model_page_layers(const struct model *m, int group, int64_t layer)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < layer; i++)
+        n += m->local.unit[i + 1].n && model_page_group(&m->table.cfg, i) == group;
+    return n;
+}
+
 struct page_place page_place(const struct model *m, int64_t layer)
 {
-    const struct model_config *c = &m->table.cfg;
-    int group = model_page_group(c, layer);
-    int64_t before = group ? model_group_layers(c, 0, c->n_layers) : 0;
-    return (struct page_place){ group, model_page_bytes(m) * (size_t)model_group_layers(c, group, layer),
+    int group = model_page_group(&m->table.cfg, layer);
+    int64_t before = group ? model_page_layers(m, 0, m->n_layers) : 0;
+    return (struct page_place){ group, model_page_bytes(m) * (size_t)model_page_layers(m, group, layer),
                                 model_page_bytes(m) * (size_t)before };
 }
 

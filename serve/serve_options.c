@@ -62,10 +62,13 @@ static const struct opt table[] = {
     { OPT_INT,    "cp",                   AT(cp),                 "1",         "N",
       "groups of tp ranks that divide the rows of a step, so that a long prompt's first token comes "
       "sooner; each has the weights, all share the pages. The same bits", 1, 64 },
+    { OPT_INT,    "pp",                   AT(pp),                 "1",         "N",
+      "stages that divide the layers, each of tp * cp ranks, for models that tp ranks do not hold. The "
+      "same bits", 1, 4096 },
     { OPT_INT,    "ep",                   AT(ep),                 "1",         "N",
       "1: tp cuts every expert; tp: each rank has whole experts. The same bits", 1, GRAIN_MAX },
     { OPT_INT,    "replicas",             AT(replicas),           "1",         "R",
-      "groups of tp * cp ranks behind one port, each with the whole model; a request goes where its "
+      "groups of tp * cp * pp ranks behind one port, each with the whole model; a request goes where its "
       "beginning is cached", 1, 4096 },
     { OPT_INT,    "ctx",                  AT(ctx),                "0",         "N",
       "tokens of a prompt and its answer together (0: the model's, or what memory allows)", 0, 1e9 },

@@ -64,10 +64,17 @@ static int open_groups(struct server *s, struct err *e)
     int shares, place, rc = 0;
 
     *r = (struct replica_ranks){ .all = axis[AXIS_TP], .tp = axis[AXIS_TP], .stage = axis[AXIS_TP] };
+    if (s->o.cp * s->o.pp > 1) {
+        TRY(comm_split(&s->own_all, s->mesh.all, s->mesh.at[AXIS_DP], e));
+        r->all = s->own_all;
+    }
+    if (s->o.pp > 1) {
+        TRY(comm_split(&s->own_stage, r->all, s->mesh.at[AXIS_PP], e));
+        r->pp = axis[AXIS_PP];
+    }
+    r->stage = s->own_stage ? s->own_stage : r->all;
     if (s->o.cp == 1)
         return 0;
-    TRY(comm_split(&s->own_all, s->mesh.all, s->mesh.at[AXIS_DP], e));
-    r->all = r->stage = s->own_all;
     r->cp = axis[AXIS_CP];
     comm_shared_group(r->cp, &place, &shares);
     if (s->dev->memory || shares < comm_size(r->cp))
@@ -84,10 +91,11 @@ out:
 
 static int open_ranks(struct server *s, char **argv, struct err *e)
 {
-    int n = (int)(s->o.tp * s->o.cp * s->o.replicas), rc;
-    int size[AXIS_COUNT] = {
-        [AXIS_TP] = (int)s->o.tp, [AXIS_CP] = (int)s->o.cp, [AXIS_DP] = (int)s->o.replicas, [AXIS_PP] = 1
-    };
+    int n = (int)(s->o.tp * s->o.cp * s->o.pp * s->o.replicas), rc;
+    int size[AXIS_COUNT] = { [AXIS_TP] = (int)s->o.tp,
+                             [AXIS_CP] = (int)s->o.cp,
+                             [AXIS_DP] = (int)s->o.replicas,
+                             [AXIS_PP] = (int)s->o.pp };
     int threads = (int)s->o.threads;
 
     if (!threads)
@@ -287,6 +295,7 @@ static int load_model(struct server *s, struct err *e)
                               .tp = s->ranks.tp,
                               .ep = lay.ep > 1 ? s->ranks.tp : NULL,
                               .tp_rank = comm_rank(s->ranks.tp),
+                              .pp_rank = replica_pp_rank(&s->ranks),
                               .dt = server_dtype(s),
                               .fast = s->o.numerics,
                               .max_rows = step_model_rows(&s->ranks, &step),
@@ -304,20 +313,22 @@ static int load_model(struct server *s, struct err *e)
     rc = wait_background(s, e);
     s->dev->trace = s->trace;
     pool_trace(s->dev->pool, s->trace);
+    if (rc >= 0)
+        rc = comm_agree(s->mesh.all, weights_identify(l, &l->m, s->ranks.pp, e), e);
 out:
     return rc;
 }
 
 static void print_ready(const struct server *s)
 {
-    char kv[32], cp[32] = "";
+    char kv[32], more[64];
     int v6 = strchr(s->o.host, ':') != NULL;
     log_bytes(kv, (double)s->o.replicas * (double)server_kv_bytes(s));
-    if (s->o.cp > 1)
-        snprintf(cp, sizeof cp, ", cp=%lld", (long long)s->o.cp);
+    int n = snprintf(more, sizeof more, s->o.cp > 1 ? ", cp=%lld" : "", (long long)s->o.cp);
+    snprintf(more + n, sizeof more - (size_t)n, s->o.pp > 1 ? ", pp=%lld" : "", (long long)s->o.pp);
     printf("pserve: ready on http%s://%s%s%s:%d (tp=%lld, replicas=%lld, kv=%s%s)\n",
            s->o.tls_cert ? "s" : "", v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_server_port(s->http),
-           (long long)s->o.tp, (long long)s->o.replicas, kv, cp);
+           (long long)s->o.tp, (long long)s->o.replicas, kv, more);
     fflush(stdout);
 }
 
@@ -420,6 +431,7 @@ void server_close(struct server *s, int rc)
     keys_close(&s->keys);
     keys_close(&s->admin_keys);
     if (s->world) {
+        comm_close(s->own_stage);
         comm_close(s->own_all);
         mesh_close(&s->mesh);
         world_close(s->world);

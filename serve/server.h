@@ -16,7 +16,7 @@
 struct serve_opts {
     int64_t max_requests, max_waiting_tokens, max_per_key, max_connections, max_connections_per_address,
         max_body_memory;
-    int64_t ranks_per_node, rank_timeout_s, tp, cp, ep, replicas, port, ctx, kv_memory, max_batch,
+    int64_t ranks_per_node, rank_timeout_s, tp, cp, pp, ep, replicas, port, ctx, kv_memory, max_batch,
         prefill_chunk, threads, max_tokens, seed;
     const char *host, *api_key_file, *cors_origin, *allow_host, *access_log, *admin_key_file, *tls_cert,
         *tls_key, *model_name, *device, *transport, *once, *trace;
@@ -37,8 +37,8 @@ struct server {
     struct dev *dev;
     struct world *world;
     struct mesh mesh;
-    struct replica_ranks ranks; /* of this rank's replica: groups of mesh, and … */
-    struct comm *own_all;       /* … where tp is not all of it, a group of its own; else NULL */
+    struct replica_ranks ranks;       /* of this rank's replica: groups of mesh, and … */
+    struct comm *own_all, *own_stage; /* … groups of its own, where tp is not all of it; else NULL */
     struct model_info loaded;
     struct background background; /* reads tables, then weights, during the start */
     struct service service;
@@ -69,8 +69,10 @@ int server_check_options(const struct server *s, const unsigned char *given, str
 int server_share_sizes(struct server *s, struct err *e);
 /* The same: bytes of keys and values on all ranks of a replica together. */
 int64_t server_kv_bytes(const struct server *s);
-/* How weights are divided in a replica. The ranks of cp have the same ones: cp is 1 here. */
+/* How weights are divided in a replica. The ranks of cp have the same ones: cp is 1 here. And a rank's place
+ * in that layout. */
 struct layout server_layout(const struct server *s);
+struct rank_at server_place(const struct server *s);
 /* server_once.c: completes the prompt of --once to stdout. Collective. */
 int server_run_once(struct server *s, struct err *e);
 

@@ -66,27 +66,41 @@ static int find_kv_memory(struct server *s, int64_t rest, int64_t *bytes, struct
 
 struct layout server_layout(const struct server *s)
 {
-    return (struct layout){ .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = (int)s->o.ep };
+    return (struct layout){ .tp = (int)s->o.tp, .pp = (int)s->o.pp, .cp = 1, .dp = 1, .ep = (int)s->o.ep };
+}
+
+struct rank_at server_place(const struct server *s)
+{
+    const struct layout lay = server_layout(s);
+    return layout_at(&lay, replica_pp_rank(&s->ranks) * lay.tp + comm_rank(s->ranks.tp));
 }
 
 /* Bytes of a step's buffers at contexts of ctx tokens. m: from model_shape(). */
 static int64_t work_bytes(const struct server *s, struct model *m, int64_t ctx)
 {
     const struct step_limits step = engine_step(&s->size);
-    struct forward_work none;
-    struct arena a = { 0 };
 
     m->tp = s->ranks.tp; /* borrowed: its size is asked for */
-    step_work_carve(m, &s->ranks, &step, &a, &none);
-    return (int64_t)(a.used + model_tables_measure(m, step_model_rows(&s->ranks, &step), ctx));
+    return (int64_t)(step_work_measure(m, &s->ranks, &step) +
+                     model_tables_measure(m, step_model_rows(&s->ranks, &step), ctx));
 }
 
-/* The shape of this rank's part of the model; the caller closes m. */
-static int shape_rank(const struct server *s, struct model *m, struct err *e)
+/* The shape of this rank's part of the model, if it were on that stage; the caller closes m. */
+static int shape_rank(const struct server *s, int stage, struct model *m, struct err *e)
 {
     const struct layout lay = server_layout(s);
-    return model_shape(m, &s->loaded.cfg, &lay, layout_at(&lay, comm_rank(s->ranks.tp)), server_dtype(s),
-                       s->o.numerics, e);
+    struct rank_at at = server_place(s);
+    at.pp = stage;
+    return model_shape(m, &s->loaded.cfg, &lay, at, server_dtype(s), s->o.numerics, e);
+}
+
+/* Bytes of this rank's keys and values. */
+static int64_t rank_kv_bytes(const struct server *s, const struct model *m)
+{
+    int64_t layers = 0;
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        layers += s->size.pool[g].n_pages * model_page_layers(m, g, m->n_layers);
+    return layers * (int64_t)model_page_bytes(m) / s->o.cp;
 }
 
 /* Bytes that all ranks hold besides keys and values: weights, and a step's buffers at the longest context
@@ -95,16 +109,17 @@ static int64_t rest_bytes(const struct server *s, struct err *e)
 {
     const struct model_config *c = &s->loaded.cfg;
     struct model m;
-    int64_t weights = weight_bytes(c, server_dtype(s), e);
-    int rc;
+    int64_t weights = weight_bytes(c, server_dtype(s), e), work = 0;
 
     if (weights < 0)
         return weights;
-    rc = shape_rank(s, &m, e);
-    if (rc < 0)
-        return rc;
-    int64_t work = work_bytes(s, &m, s->o.ctx && s->o.ctx < c->max_pos ? s->o.ctx : c->max_pos);
-    model_close(&m);
+    for (int stage = 0; stage < s->o.pp; stage++) {
+        int rc = shape_rank(s, stage, &m, e);
+        if (rc < 0)
+            return rc;
+        work += work_bytes(s, &m, s->o.ctx && s->o.ctx < c->max_pos ? s->o.ctx : c->max_pos);
+        model_close(&m);
+    }
     return (weights + work * s->o.tp) * s->o.cp * s->o.replicas;
 }
 
@@ -114,10 +129,10 @@ static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct 
 {
     struct model m;
     size_t reading;
-    int rc = shape_rank(s, &m, e);
+    int rc = shape_rank(s, replica_pp_rank(&s->ranks), &m, e);
     if (rc < 0)
         return rc;
-    int64_t kv = server_kv_bytes(s) / (s->o.tp * s->o.cp), work = work_bytes(s, &m, s->service.ctx);
+    int64_t kv = rank_kv_bytes(s, &m), work = work_bytes(s, &m, s->service.ctx);
     bytes[MEM_PARAMS] = (int64_t)resident_measure(&m, &reading);
     bytes[MEM_KV] = kv;
     bytes[MEM_WORK] = (int64_t)reading > kv + work ? (int64_t)reading - kv : work;

@@ -44,7 +44,7 @@ int engine_open(struct engine *en, const struct engine_setup *in, struct err *e)
     memset(en, 0, sizeof *en);
     en->in = *in;
     for (int g = 0; g < PAGE_GROUPS && in->size.pool[g].n_pages; g++) {
-        int64_t layers = model_group_layers(&m->table.cfg, g, m->n_layers);
+        int64_t layers = model_page_layers(m, g, m->n_layers);
         TRY(kv_open(&en->kv[g], m->dev, in->ranks.cp, in->size.pool[g].n_pages,
                     model_page_bytes(m) * (size_t)layers, e));
     }
@@ -290,7 +290,7 @@ static int run_command(struct engine *en, struct err *e)
         return sync_reload(en, e);
     if (op == STEP_LOAD) {
         reload_begin(&en->reload, en->in.loaded, step_message_text(&en->message), en->in.ranks.all,
-                     en->in.n_here);
+                     en->in.ranks.pp, en->in.n_here);
         return 0;
     }
     if (op == STEP_SWAP)
@@ -433,7 +433,7 @@ static int run_steps(struct engine *en, int64_t limit, struct err *e)
     while (op != STEP_STOP) {
         if (en->inbox)
             TRY(next_op(en, limit, &op, e));
-        TRY(step_message_broadcast(&en->message, en->in.ranks.all, e));
+        TRY(step_message_pass(&en->message, &en->in.ranks, e));
         op = en->message.op;
         if (op == STEP_RUN)
             TRY(run_step(en, e));

@@ -53,7 +53,7 @@ void page_release(struct page_list *l, int32_t page)
 int kv_open(struct kv *kv, struct dev *dev, struct comm *cp, int32_t n_pages, size_t page_bytes,
             struct err *e)
 {
-    size_t bytes = page_bytes * (size_t)n_pages;
+    size_t bytes = page_bytes ? page_bytes * (size_t)n_pages : 1; /* a stage may have no layer of a group */
     void *base = NULL;
 
     *kv = (struct kv){ .page_bytes = page_bytes, .n_pages = n_pages, .dev = dev, .n_shares = 1 };

@@ -132,19 +132,45 @@ void step_message_command(struct step_message *p, enum step_op op, const char *t
     snprintf((char *)pages_of(p), (STEP_MESSAGE_INLINE - W_HEAD) * sizeof *p->word, "%s", text);
 }
 
+/* Makes room for the words behind the first STEP_MESSAGE_INLINE. Returns how many. */
+static int64_t reserve_rest(struct step_message *p, struct err *e)
+{
+    int64_t words = p->word[W_WORDS];
+    if (words < W_HEAD)
+        return err_set(e, ERR_INTERNAL, "a step message of %lld words", (long long)words);
+    int rc = reserve(p, words, e);
+    return rc < 0 || words <= STEP_MESSAGE_INLINE ? rc : words - STEP_MESSAGE_INLINE;
+}
+
 int step_message_broadcast(struct step_message *p, struct comm *c, struct err *e)
 {
     int rc = comm_broadcast(c, p->word, STEP_MESSAGE_INLINE * sizeof *p->word, 0, e);
-    int64_t words = p->word[W_WORDS];
-    if (rc >= 0 && words < W_HEAD)
-        rc = err_set(e, ERR_INTERNAL, "a step message of %lld words", (long long)words);
-    if (rc >= 0)
-        rc = reserve(p, words, e);
-    if (rc >= 0 && words > STEP_MESSAGE_INLINE)
-        rc = comm_broadcast(c, p->word + STEP_MESSAGE_INLINE,
-                            (size_t)(words - STEP_MESSAGE_INLINE) * sizeof *p->word, 0, e);
-    if (rc < 0)
+    int64_t rest = rc < 0 ? rc : reserve_rest(p, e);
+    if (rest > 0)
+        rest = comm_broadcast(c, p->word + STEP_MESSAGE_INLINE, (size_t)rest * sizeof *p->word, 0, e);
+    if (rest < 0)
         return err_add(e, "sharing the next step");
+    point(p);
+    return 0;
+}
+
+int step_message_send(const struct step_message *p, struct comm *c, int to, struct err *e)
+{
+    int64_t rest = p->word[W_WORDS] - STEP_MESSAGE_INLINE;
+    int rc = comm_send(c, p->word, STEP_MESSAGE_INLINE * sizeof *p->word, to, e);
+    if (rc >= 0 && rest > 0)
+        rc = comm_send(c, p->word + STEP_MESSAGE_INLINE, (size_t)rest * sizeof *p->word, to, e);
+    return rc < 0 ? err_add(e, "sending the next step") : 0;
+}
+
+int step_message_receive(struct step_message *p, struct comm *c, int from, struct err *e)
+{
+    int rc = comm_recv(c, p->word, STEP_MESSAGE_INLINE * sizeof *p->word, from, e);
+    int64_t rest = rc < 0 ? rc : reserve_rest(p, e);
+    if (rest > 0)
+        rest = comm_recv(c, p->word + STEP_MESSAGE_INLINE, (size_t)rest * sizeof *p->word, from, e);
+    if (rest < 0)
+        return err_add(e, "receiving the next step");
     point(p);
     return 0;
 }

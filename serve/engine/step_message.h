@@ -60,6 +60,9 @@ static inline const char *step_message_text(const struct step_message *p) { retu
 /* Rank 0 sends the message, the other ranks receive it. ERR_MEMORY, or an error of the transport. Collective
  * over c. */
 int step_message_broadcast(struct step_message *p, struct comm *c, struct err *e);
+/* The same from a rank to another one of c. Not collective. */
+int step_message_send(const struct step_message *p, struct comm *c, int to, struct err *e);
+int step_message_receive(struct step_message *p, struct comm *c, int from, struct err *e);
 /* Finds the pages on this rank, kv: of every group. Fills p->seq, and zeroes pages that a sequence enters in
  * this step. ERR_MEMORY. Every rank, not collective. */
 int step_message_map_pages(struct step_message *p, const struct kv kv[PAGE_GROUPS], struct err *e);

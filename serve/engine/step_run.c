@@ -13,11 +13,41 @@ static int has_logits(const struct model *m, const struct replica_ranks *r)
     return m->has_head && replica_cp_rank(r) == 0;
 }
 
-void step_work_carve(const struct model *m, const struct replica_ranks *r, const struct step_limits *lim,
-                     struct arena *a, struct forward_work *w)
+/* The rank that logits go to. */
+static int is_first(const struct replica_ranks *r) { return comm_rank(r->all) == 0; }
+static int is_last_stage(const struct replica_ranks *r) { return replica_pp_rank(r) == replica_pp(r) - 1; }
+
+static void carve(const struct model *m, const struct replica_ranks *r, const struct step_limits *lim,
+                  struct arena *a, struct step_work *w)
 {
     int64_t rows = step_share_rows(lim->rows, replica_cp(r));
-    forward_work_carve(m, a, rows, has_logits(m, r) ? lim->max_wants : 0, w);
+    forward_work_carve(m, a, rows, has_logits(m, r) ? lim->max_wants : 0, &w->forward);
+    if (!r->pp || !is_first(r))
+        return;
+    w->logits = arena_take(a, (size_t)(lim->max_wants * m->vocab) * sizeof(float));
+    w->stat = arena_take(a, (size_t)(2 * lim->max_wants) * sizeof(float));
+}
+
+/* Copies that comm_send() keeps of a rank's messages, at most. */
+static size_t message_bytes(const struct model *m, const struct replica_ranks *r,
+                            const struct step_limits *lim)
+{
+    size_t rows = (size_t)step_share_rows(lim->rows, replica_cp(r)) * row_bytes(m), bytes = 0;
+    if (!m->has_head)
+        bytes += STEPS_AHEAD * rows;
+    else if (replica_cp_rank(r))
+        bytes += rows; /* wanted ones */
+    else if (r->pp && comm_rank(r->tp) == 0)
+        bytes += (size_t)(lim->max_wants * m->vocab) * sizeof(float);
+    return bytes;
+}
+
+size_t step_work_measure(const struct model *m, const struct replica_ranks *r, const struct step_limits *lim)
+{
+    struct step_work none = { 0 };
+    struct arena a = { 0 };
+    carve(m, r, lim, &a, &none);
+    return a.used + message_bytes(m, r, lim);
 }
 
 int64_t step_model_rows(const struct replica_ranks *r, const struct step_limits *lim)
@@ -37,14 +67,14 @@ int step_work_open(struct step_work *w, struct model *m, const struct replica_ra
     struct arena a = { 0 };
 
     *w = (struct step_work){ .exchange = { stored }, .ranks = *r, .dev = m->dev };
-    step_work_carve(m, r, lim, &a, &w->forward);
+    carve(m, r, lim, &a, w);
     w->memory = dev_alloc(m->dev, MEM_WORK, a.used);
     if (!w->memory)
         return err_set(e, ERR_MEMORY,
                        "no memory for steps of %lld rows (%zu MiB): lower --prefill-chunk or --max-batch",
                        (long long)lim->rows, a.used >> 20);
     a = (struct arena){ .base = w->memory, .size = a.used };
-    step_work_carve(m, r, lim, &a, &w->forward);
+    carve(m, r, lim, &a, w);
 
     if (!r->cp)
         return 0;
@@ -129,6 +159,91 @@ static int collect_wanted(struct step_work *w, struct model *m, const struct ste
     return 0;
 }
 
+/* ---- stages ---- */
+
+int step_message_pass(struct step_message *p, const struct replica_ranks *r, struct err *e)
+{
+    int stage = replica_pp_rank(r), leads = comm_rank(r->stage) == 0, rc = 0;
+    if (leads && stage > 0)
+        TRY(step_message_receive(p, r->pp, stage - 1, e));
+    if (leads && !is_last_stage(r))
+        TRY(step_message_send(p, r->pp, stage + 1, e));
+    rc = step_message_broadcast(p, r->stage, e);
+out:
+    return rc;
+}
+
+/* Waits until the next stage has taken all but `left` of the steps that were sent to it. */
+static int wait_taken(struct step_work *w, int left, struct err *e)
+{
+    int32_t taken;
+    int rc = 0;
+    for (; w->n_ahead > left; w->n_ahead--)
+        TRY(comm_recv(w->ranks.pp, &taken, sizeof taken, comm_rank(w->ranks.pp) + 1, e));
+out:
+    return rc;
+}
+
+/* The rows of the stage before, and the word that they are taken. */
+static int receive_rows(struct step_work *w, const struct model *m, int64_t rows, struct err *e)
+{
+    const int32_t taken = 1;
+    struct comm *pp = w->ranks.pp;
+    if (!rows || m->has_embed)
+        return 0;
+    int rc = comm_recv(pp, w->forward.x, (size_t)rows * row_bytes(m), comm_rank(pp) - 1, e);
+    return rc < 0 ? rc : comm_send(pp, &taken, sizeof taken, comm_rank(pp) - 1, e);
+}
+
+static int send_rows(struct step_work *w, const struct model *m, int64_t rows, struct err *e)
+{
+    struct comm *pp = w->ranks.pp;
+    if (!rows || m->has_head)
+        return 0;
+    int rc = wait_taken(w, STEPS_AHEAD - 1, e);
+    if (rc >= 0)
+        rc = comm_send(pp, w->forward.x, (size_t)rows * row_bytes(m), comm_rank(pp) + 1, e);
+    w->n_ahead++;
+    return rc;
+}
+
+/* Logits of n rows from the last stage to the first rank. What says that rows are taken lies before them. */
+static int move_logits(struct step_work *w, const struct model *m, int64_t n, struct head_out *head,
+                       struct err *e)
+{
+    struct comm *pp = w->ranks.pp;
+    const size_t logits = (size_t)(n * m->vocab) * sizeof(float), stat = (size_t)n * sizeof(float);
+    int rc = 0, last = comm_size(pp) - 1;
+
+    if (is_first(&w->ranks)) {
+        TRY(wait_taken(w, 0, e));
+        TRY(comm_recv(pp, w->logits, logits, last, e));
+        TRY(comm_recv(pp, w->stat, stat, last, e));
+        TRY(comm_recv(pp, w->stat + n, stat, last, e));
+        *head = (struct head_out){ w->logits, w->stat, w->stat + n };
+    } else if (comm_rank(w->ranks.stage) == 0 && is_last_stage(&w->ranks)) {
+        TRY(comm_send(pp, head->logits, logits, 0, e));
+        TRY(comm_send(pp, head->max, stat, 0, e));
+        TRY(comm_send(pp, head->sum, stat, 0, e));
+    }
+out:
+    return rc;
+}
+
+/* Logits of the wanted rows, on the stage with the head. */
+static int find_logits(struct step_work *w, struct model *m, struct weights *ws, const struct step_message *p,
+                       struct head_out *head, struct err *e)
+{
+    struct forward_work *f = &w->forward;
+    int rc = 0;
+
+    if (w->ranks.cp)
+        rc = collect_wanted(w, m, p, e);
+    else
+        model_pick_rows(m, f->picked, f->x, p->want, p->n_want);
+    return rc >= 0 && has_logits(m, &w->ranks) ? model_forward_head(m, ws, p->n_want, f, head, e) : rc;
+}
+
 int step_run(struct step_work *w, struct model *m, struct weights *ws, struct step_message *p,
              const struct kv kv[PAGE_GROUPS], struct head_out *head, struct err *e)
 {
@@ -137,15 +252,14 @@ int step_run(struct step_work *w, struct model *m, struct weights *ws, struct st
 
     TRY(map_pages(w, p, kv, e));
     b = own_rows(w, p, kv);
+    TRY(receive_rows(w, m, b.n_rows, e));
     TRY(model_forward_part(m, ws, 0, &b, &w->forward, head, e));
-    if (!p->n_want)
-        goto out;
-    if (w->ranks.cp)
-        TRY(collect_wanted(w, m, p, e));
-    else
-        model_pick_rows(m, w->forward.picked, w->forward.x, p->want, p->n_want);
-    if (has_logits(m, &w->ranks))
-        TRY(model_forward_head(m, ws, p->n_want, &w->forward, head, e));
+    TRY(send_rows(w, m, b.n_rows, e));
+    if (p->n_want && m->has_head)
+        TRY(find_logits(w, m, ws, p, head, e));
+    if (p->n_want && w->ranks.pp)
+        TRY(move_logits(w, m, p->n_want, head, e));
+    rc = 0;
 out:
-    return rc < 0 ? rc : 0;
+    return rc;
 }

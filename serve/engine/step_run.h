@@ -3,8 +3,9 @@
  *
  *     stage 0 ranks   layers 0 …  ── rows, rounded ──>  stage 1 ranks   layers …, head ── logits ──> rank 0
  *
- * Rows go from a rank to the rank with the same tp and cp place of the next stage; they are sent and not
- * waited for, so a stage computes the next chunk of a prompt while the one behind it computes this one. The
+ * Step messages and rows go from stage to stage, rows to the rank with the same place in tp and cp. A stage
+ * goes on when they are sent: it computes the next chunk of a prompt while the stage behind it computes this
+ * one, and is at most STEPS_AHEAD steps ahead. Only rank 0 waits for a step, one whose logits it wants. The
  * rows that want logits come together on the first rank of cp, whose tp group computes the head. */
 #ifndef SHARDLINE_SERVE_ENGINE_STEP_RUN_H
 #define SHARDLINE_SERVE_ENGINE_STEP_RUN_H
@@ -24,6 +25,9 @@ static inline int replica_cp_rank(const struct replica_ranks *r) { return r->cp 
 static inline int replica_pp(const struct replica_ranks *r) { return r->pp ? comm_size(r->pp) : 1; }
 static inline int replica_pp_rank(const struct replica_ranks *r) { return r->pp ? comm_rank(r->pp) : 0; }
 
+/* Steps whose rows are sent and not taken yet, at most. */
+enum { STEPS_AHEAD = 2 };
+
 /* Rows of a step, and rows with logits in it, at most. */
 struct step_limits {
     int max_seqs;
@@ -36,11 +40,12 @@ struct step_work {
     struct forward_work forward; /* in … */
     void *memory;                /* … this device memory */
     struct dev *dev;
-    float *logits; /* rank 0 with pp: [max_wants][vocab], then max, sum; memory of comm_alloc */
+    float *logits, *stat; /* the first rank of several stages: [max_wants][vocab], [2][max_wants] */
+    int n_ahead;          /* steps whose rows the next stage has not taken */
 };
-/* Carves the work area of a rank that holds m, whose m->tp is set. Without a base it measures. */
-void step_work_carve(const struct model *m, const struct replica_ranks *r, const struct step_limits *lim,
-                     struct arena *a, struct forward_work *w);
+/* Bytes of the device and of messages that step_work_open() and step_run() take on a rank that holds m, whose
+ * m->tp is set. */
+size_t step_work_measure(const struct model *m, const struct replica_ranks *r, const struct step_limits *lim);
 /* The most rows that model_open() has to expect on this rank. */
 int64_t step_model_rows(const struct replica_ranks *r, const struct step_limits *lim);
 /* Allocates. ERR_MEMORY. step_work_close() is safe on zeroes and after an error. Not collective. */
@@ -48,6 +53,8 @@ int step_work_open(struct step_work *w, struct model *m, const struct replica_ra
                    const struct step_limits *lim, struct err *e);
 void step_work_close(struct step_work *w);
 
+/* The message of the first rank of all comes to every rank: through the stages, then to all of each. */
+int step_message_pass(struct step_message *p, const struct replica_ranks *r, struct err *e);
 /* Computes the step of message p, whose pages are those of kv. *head: on the first rank of all, logits of the
  * wanted rows. Collective over all. ERR_MEMORY, ERR_PEER. */
 int step_run(struct step_work *w, struct model *m, struct weights *ws, struct step_message *p,

@@ -43,6 +43,7 @@ void model_info_close(struct model_info *l)
     if (l->has_model)
         model_close(&l->m);
     ckpt_close(l->ckpt);
+    free(l->seen);
     memset(l, 0, sizeof *l);
 }
 

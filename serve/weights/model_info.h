@@ -14,6 +14,7 @@ struct model_info {
     struct model m;              /* when has_model */
     struct resident weights;     /* when has_weights */
     int has_model, has_weights;  /* set by their owners: server.c, weights.c */
+    struct ckpt_digest *seen;    /* [tensors] from weights_read() to weights_identify(), else NULL */
     struct ckpt_digest identity; /* weights_digest of what was loaded */
 };
 

@@ -110,10 +110,12 @@ static int read_rows(void *ctx, const struct box *b, void *dst, struct err *e)
 
 /* Does this rank count what it reads of p for the digest? Of boxes that several ranks read, the owner counts.
  * Where ranks read rows for each other (rows), each row is read once, by one of them, for every parameter in
- * the tensor. */
+ * the tensor. The last stage reads a tied embedding besides the first one. */
 static int counts_box(const struct reader *r, const struct param *p, int rows)
 {
     const struct params_local *l = &r->m->local;
+    if (p->unit == 0 && !r->m->has_embed)
+        return 0;
     for (int i = 0; !rows && i < l->n_parts; i++)
         if (&l->table->p[l->part[i].param] == p)
             return l->part[i].owner;
@@ -175,36 +177,41 @@ static int open_digests(struct reader *r, struct err *e)
     return known || r->seen ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", n);
 }
 
+/* Adds up what the ranks of tp have read. */
 static int add_seen(void *arg, struct err *e)
 {
     struct reader *r = arg;
     return comm_all_reduce_i64(r->tp, (int64_t *)r->seen, 2 * ckpt_n_tensors(r->l->ckpt), e);
 }
 
-/* Sets the weights_digest: from the files where they store it, else of what all ranks have read. In that case
+/* The weights_digest: from the files where they store it, else of what all ranks have read. In that case
  * tensors that the model does not use stay out. */
-static int identify(struct reader *r, struct err *e)
+int weights_identify(struct model_info *l, const struct model *m, struct comm *pp, struct err *e)
 {
-    struct ckpt *c = r->l->ckpt;
-    int n = 0, rc;
+    struct ckpt *c = l->ckpt;
+    int n = 0, rc = 0;
     struct ckpt_tensor *t = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *t);
 
-    TRY(t ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", ckpt_n_tensors(c)));
-    if (r->seen)
-        TRY(background_collective(r->background, add_seen, r, e));
+    if (!t)
+        rc = err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", ckpt_n_tensors(c));
+    TRY(pp ? comm_agree(pp, rc, e) : rc);
+    if (pp && l->seen)
+        TRY(comm_all_reduce_i64(pp, (int64_t *)l->seen, 2 * ckpt_n_tensors(c), e));
     for (int i = 0; i < ckpt_n_tensors(c); i++) {
-        if (r->seen &&
-            (ckpt_tensor(c, i)->role != ROLE_WEIGHT || param_find(&r->m->table, ckpt_tensor(c, i)->name) < 0))
+        if (l->seen &&
+            (ckpt_tensor(c, i)->role != ROLE_WEIGHT || param_find(&m->table, ckpt_tensor(c, i)->name) < 0))
             continue;
         t[n] = *ckpt_tensor(c, i);
         if (!t[n].has_digest)
-            t[n].digest = r->seen[i];
+            t[n].digest = l->seen[i];
         n++;
     }
 
-    r->l->identity = ckpt_digest_all(n, t, NULL).weights;
+    l->identity = ckpt_digest_all(n, t, NULL).weights;
     rc = 0;
 out:
+    free(l->seen);
+    l->seen = NULL;
     free(t);
     return rc;
 }
@@ -233,8 +240,12 @@ int weights_read(struct background *a, struct model_info *l, struct model *m, st
     l->has_weights = 1;
 
     /* damage in a part that no rank needs is reported too */
-    TRY(ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e));
-    TRY(identify(&r, e));
+    const struct layout *lay = &m->local.layout;
+    TRY(ckpt_check_rest(l->ckpt, m->local.at.pp * lay->tp + m->local.at.tp, lay->tp * lay->pp, e));
+    if (r.seen)
+        TRY(background_collective(a, add_seen, &r, e));
+    l->seen = r.seen;
+    r.seen = NULL;
     rc = 0;
 out:
     free(r.seen);

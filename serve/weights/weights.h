@@ -7,11 +7,13 @@
 
 /* Bytes of weights that this rank of m reads, in the dtype of arithmetic. */
 int64_t weights_bytes(const struct model *m);
-/* Reads l->weights from l's checkpoint, packed for m, and sets l->identity (the weights_digest). host: a CPU
- * that no other thread uses meanwhile. progress: counts the bytes that are there; may be NULL. In the thread
- * of background task a, on every rank of m->tp (it makes collective calls). An error is this rank's own; a
- * brings it to the others. */
+/* Reads l->weights from l's checkpoint, packed for m. host: a CPU that no other thread uses meanwhile.
+ * progress: counts the bytes that are there; may be NULL. In the thread of background task a, on every rank
+ * of m->tp (it makes collective calls). An error is this rank's own; a brings it to the others. */
 int weights_read(struct background *a, struct model_info *l, struct model *m, struct dev *host,
                  struct load_progress *progress, struct err *e);
+/* After it: sets l->identity (the weights_digest). pp: the ranks with the other stages of the model; NULL:
+ * there are none. Main thread, collective over pp. */
+int weights_identify(struct model_info *l, const struct model *m, struct comm *pp, struct err *e);
 
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# serve_context.sh - the rows of a step divided among ranks (pserve --cp): the bits of one rank, pages held
-# once; see serve_context.py. SERVE_CONTEXT=all (serve_context_all.sh): more layouts, chunks and models.
+# serve_context.sh - the rows of a step divided among ranks (pserve --cp), layers among stages (--pp): the bits
+# of one rank, pages held once; see serve_context.py. SERVE_CONTEXT=all (serve_context_all.sh): more layouts, chunks and models.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 every=${SERVE_CONTEXT:-}
 sizes='"hidden_size":64,"intermediate_size":128,"num_hidden_layers":3,"num_attention_heads":8,"num_key_value_heads":2,"head_dim":8,"vocab_size":256,
@@ -18,19 +18,25 @@ trained --steps 2 --dtype fp32
 run pserve "$TMP/run/step-2" --cp 2 --ranks-per-node 1 --once x
 claim "ranks of two machines do not share pages" [ $rc = 2 ]
 claim "that says what to do" has "$err" "use --tp"
-contexts fp32 "--cp 1" "--tp 2 --cp 2 --prefill-chunk 200" "--cp 2 --ctx 512 --max-batch 4 --kv-memory 1400kB few" \
-    ${every:+"--cp 2" "--tp 2 --cp 2 --max-batch 3" "--cp 4" "--cp 8 --prefill-chunk 64" "--cp 3 --tp 2 --prefill-chunk 333" "--cp 2 --threads 2"
-        "--cp 2 --prefix-cache off --prefill-chunk 1" "--tp 4 --cp 2 --prefill-chunk 1000"
-        "--cp 2 --replicas 2"}
+run pserve "$TMP/run/step-2" --pp 9 --once x
+claim "more stages than layers are refused" [ $rc = 2 -a "$(wc -l <"$TMP/.err")" = 1 ]
+few="--ctx 512 --max-batch 4 --kv-memory 1400kB few"
+contexts fp32 "--cp 1" "--tp 2 --cp 2 --prefill-chunk 200" "--cp 2 $few" "--pp 2 --cp 2 --prefill-chunk 200" \
+    ${every:+"--cp 2" "--tp 2 --cp 2 --max-batch 3" "--cp 4" "--cp 8 --prefill-chunk 64"
+        "--cp 3 --tp 2 --prefill-chunk 333" "--cp 2 --threads 2" "--cp 2 --prefix-cache off --prefill-chunk 1"
+        "--tp 4 --cp 2 --prefill-chunk 1000" "--cp 2 --replicas 2" "--pp 2" "--pp 4 --prefill-chunk 50"
+        "--pp 3 --prefix-cache off --prefill-chunk 7" "--pp 2 --tp 2 $few" "--pp 2 --tp 2 --cp 2 --threads 2"
+        "--pp 2 --replicas 2" "--pp 2 --ranks-per-node 1"}
 [ "$every" = all ] || finish
 
 echo "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"sliding_window\":150,\"max_window_layers\":1,$sizes}" \
     >"$TMP/config.json"
 trained --steps 2 --model "$TMP/config.json" --dtype bf16
 contexts "windows in some layers" "--cp 1" "--cp 2 --prefill-chunk 300" "--cp 4 --tp 2" "--cp 2 --prefill-chunk 64" \
-    "--cp 8 --prefill-chunk 640"
+    "--cp 8 --prefill-chunk 640" "--pp 3" "--pp 2 --cp 2 --prefill-chunk 300"
 trained --steps 2 --model tiny-moe --dtype fp32
-contexts experts "--cp 1" "--cp 2 --tp 2 --prefill-chunk 300" "--cp 4"
+contexts experts "--cp 1" "--cp 2 --tp 2 --prefill-chunk 300" "--cp 4" "--pp 2" "--pp 2 --tp 2 --ep 2" \
+    "--pp 3 --cp 2 --prefill-chunk 100"
 trained --steps 2 --dtype bf16
-contexts bf16 "--cp 1" "--cp 2" "--cp 4 --tp 2 --prefill-chunk 200" "--cp 8"
+contexts bf16 "--cp 1" "--cp 2" "--cp 4 --tp 2 --prefill-chunk 200" "--cp 8" "--pp 2 --cp 2" "--pp 4 --tp 2"
 finish

@@ -47,6 +47,7 @@ dense)
         for dtype in fp32 bf16; do
             served $name $dtype "--tp 1" "--tp 2 --prefill-chunk 7" "--tp 4 --prefix-cache off" \
                 "--tp 8 --prefill-chunk 50" "--cp 4" "--tp 2 --cp 2 --prefill-chunk 100" \
+                "--pp 2 --prefill-chunk 60" "--pp 2 --tp 2 --cp 2" \
                 ${few[$name]-"--tp 1 --threads 2 --max-batch 5 --ctx 256 --kv-memory few"}
         done
     done ;;
@@ -57,7 +58,8 @@ experts)
         for dtype in fp32 bf16; do
             served $name $dtype "--tp 1" "--tp 2 --prefill-chunk 7" "--tp 4 --prefix-cache off" \
                 "--tp 8 --prefill-chunk 50" \
-                "--cp 4" "--tp 2 --cp 2 --prefill-chunk 100" "--tp 2 --ep 2 --prefix-cache off" \
+                "--cp 4" "--tp 2 --cp 2 --prefill-chunk 100" "--pp 2 --cp 2" "--pp 2 --tp 2 --ep 2" \
+                "--tp 2 --ep 2 --prefix-cache off" \
                     "--tp 4 --ep 4 --prefill-chunk 7" \
                     "--tp 4 --ep 4 --max-batch 5 --ctx 256 --kv-memory few" \
                 "--tp 2 --ctx 256 --kv-memory few" "${last[$name]:---tp 8 --ep 8 --prefill-chunk 50}"
@@ -65,12 +67,12 @@ experts)
     done ;;
 *)
     served mistral fp32 "--tp 1 --prefill-chunk 50" "--cp 2 --prefill-chunk 100"
-    served qwen2 bf16 "--tp 2"
+    served qwen2 bf16 "--tp 2 --pp 2"
     served qwen3 bf16 "--tp 1"
     served gpt2 fp32 "--tp 1"
     served qwen2_moe fp32 "--tp 4 --ep 4 --prefill-chunk 7"
     served gemma2 bf16 "--tp 2 --cp 2"
-    served gemma3 fp32 "--tp 1"
+    served gemma3 fp32 "--tp 1" "--pp 2"
     served neox bf16 "--tp 1" ;;
 esac
 finish

@@ -11,7 +11,7 @@ import time
 from serve_server import Server, claim, finish, together
 
 checkpoint, every = sys.argv[1], sys.argv[2:] == ["all"]
-layouts = (("--replicas", 3), ("--cp", 2, "--replicas", 2), ("--tp", 2, "--replicas", 2)) if every else (("--tp", 2, "--replicas", 2),
+layouts = (("--replicas", 3), ("--cp", 2, "--replicas", 2), ("--pp", 2, "--replicas", 2), ("--tp", 2, "--replicas", 2)) if every else (("--tp", 2, "--replicas", 2),
     ("--device", "cuda", "--replicas", 2))
 # what --device cuda opens
 os.environ["SHARDLINE_DEVICE"] = os.environ["BIN"] + "/../tests/devices/fake_device.so"

@@ -57,7 +57,7 @@ s.stop()
 
 # what --device cuda opens; it reports a thread that touches its memory out of turn
 os.environ["SHARDLINE_DEVICE"] = os.environ["BIN"] + "/../tests/devices/fake_device.so"
-for layout in (("--tp", 1), ("--cp", 2, "--replicas", 2), ("--tp", 2, "--device", "cuda")):
+for layout in (("--tp", 1), ("--pp", 2, "--replicas", 2), ("--tp", 2, "--device", "cuda")):
     s = Server(f"{tmp}/a", *layout, "--api-key-file", f"{tmp}/keys", "--admin-key-file", f"{tmp}/admin-keys")
     if not claim(f"{layout}: starts", s.port is not None, s.err):
         continue
