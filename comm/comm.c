@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alter.h"
 #include "base/clock.h"
 #include "base/trace.h"
 
@@ -570,6 +571,13 @@ out:
     free(colours);
     free(number);
     return rc;
+}
+
+/* A tree of 2^a ranks is nested by itself. */
+void comm_nest(struct comm *c, int inner)
+{
+    int is_nested = (c->size & (c->size - 1)) == 0 || inner == c->size;
+    c->inner = is_nested || ALTERED("comm_nested") ? 0 : inner;
 }
 
 void comm_counts(const struct comm *c, struct comm_count out[COMM_OPS])

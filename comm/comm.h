@@ -102,6 +102,11 @@ void mesh_close(struct mesh *m);
  * parent. */
 int comm_split(struct comm **out, struct comm *parent, int colour, struct err *e);
 
+/* From now on sums of floats over the group are nested: Tree(inner) over every `inner` neighbours, then Tree
+ * of these sums. inner divides the group's size. Not collective, but every rank calls it in front of the same
+ * sum. */
+void comm_nest(struct comm *c, int inner);
+
 /* Closes a group; NULL is allowed. */
 void comm_close(struct comm *c);
 

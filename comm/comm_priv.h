@@ -165,6 +165,7 @@ struct comm {
     const struct transport *t; /* of the operations: self for a group of one */
     struct world *w;
     int rank, size;
+    int inner;    /* comm_nest; 0: sums are not nested */
     int *member;  /* [size] world ranks */
     void *priv;   /* the transport's */
     void *device; /* nccl.h: its struct nccl_group */

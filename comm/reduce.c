@@ -11,17 +11,18 @@
 #define LANES 16
 typedef float vec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
-/* merges after leaf i (tree_merges) */
+/* merges after leaf i (tree_merges, nest_merges) */
 struct order {
     int n_in;
     unsigned char merges[SUM_RANKS_MAX];
 };
 
-static void order_set(struct order *o, const struct sum_order *sum, int n_in)
+static void order_set(struct order *o, const struct sum_order *sum, int n_in, int inner)
 {
+    const struct tree_acc nested = { .n = n_in, .inner = inner };
     o->n_in = n_in;
     for (int i = 0; i < n_in; i++)
-        o->merges[i] = (unsigned char)sum->merges(n_in, i);
+        o->merges[i] = (unsigned char)order_merges(sum, &nested, i);
 }
 
 static void load(vec *v, const float *p, int64_t count)
@@ -81,17 +82,17 @@ static int64_t tree_8(float *out, float *const *in, int64_t n)
 static int64_t (*const quick[])(float *, float *const *,
                                 int64_t) = { [2] = tree_2, [4] = tree_4, [8] = tree_8 };
 
-static void tree(void *out, void *const *in, int n_in, int64_t n)
+static void tree(void *out, void *const *in, int n_in, int inner, int64_t n)
 {
     float *const *x = (float *const *)in;
     const struct sum_order *sum = ORDER("comm_tree", &tree_order, &chain_order);
     int64_t i = 0;
-    if (sum == &tree_order && n_in < (int)(sizeof quick / sizeof *quick) && quick[n_in])
+    if (sum == &tree_order && !inner && n_in < (int)(sizeof quick / sizeof *quick) && quick[n_in])
         i = quick[n_in](out, x, n);
     if (i == n)
         return;
     struct order o;
-    order_set(&o, sum, n_in);
+    order_set(&o, sum, n_in, inner);
     for (; i < n; i += LANES)
         tree_lanes(&o, out, x, i, n - i);
 }
@@ -105,8 +106,9 @@ static float max_of(float a, float b)
     return a > b ? a : b;
 }
 
-static void max(void *out, void *const *in, int n_in, int64_t n)
+static void max(void *out, void *const *in, int n_in, int inner, int64_t n)
 {
+    (void)inner;
     float *y = out, *const *x = (float *const *)in;
     for (int64_t i = 0; i < n; i++) {
         float m = x[0][i];
@@ -116,8 +118,9 @@ static void max(void *out, void *const *in, int n_in, int64_t n)
     }
 }
 
-static void i64(void *out, void *const *in, int n_in, int64_t n)
+static void i64(void *out, void *const *in, int n_in, int inner, int64_t n)
 {
+    (void)inner;
     uint64_t *y = out, *const *x = (uint64_t *const *)in;
     for (int64_t i = 0; i < n; i++) {
         uint64_t s = x[0][i];
@@ -129,7 +132,7 @@ static void i64(void *out, void *const *in, int n_in, int64_t n)
 
 static const struct {
     size_t size;
-    void (*over)(void *, void *const *, int, int64_t);
+    void (*over)(void *, void *const *, int, int, int64_t);
 } kinds[SUM_KINDS] = {
     [SUM_TREE] = { 4, tree },
     [SUM_MAX] = { 4, max },
@@ -138,7 +141,7 @@ static const struct {
 
 size_t sum_size(enum sum_kind kind) { return kinds[kind].size; }
 
-void sum_over(enum sum_kind kind, void *out, void *const *in, int n_in, int64_t n)
+void sum_over(enum sum_kind kind, void *out, void *const *in, int n_in, int inner, int64_t n)
 {
-    kinds[kind].over(out, in, n_in, n);
+    kinds[kind].over(out, in, n_in, inner, n);
 }

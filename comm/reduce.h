@@ -19,7 +19,7 @@ enum sum_kind {
 size_t sum_size(enum sum_kind kind);
 
 /* out[i] = sum over in[0][i], in[1][i] … in[n_in - 1][i] for i < n. out may be one of the arrays.
- * n_in <= SUM_RANKS_MAX. */
-void sum_over(enum sum_kind kind, void *out, void *const *in, int n_in, int64_t n);
+ * n_in <= SUM_RANKS_MAX. inner: the tree is nested (kernels/tree.h); 0: it is not. */
+void sum_over(enum sum_kind kind, void *out, void *const *in, int n_in, int inner, int64_t n);
 
 #endif

@@ -114,8 +114,10 @@ int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char 
     TRY(mesh_open(&r->mesh, r->world, size, e));
     if (r->layout.ep > 1 && !alone)
         TRY(open_expert_groups(r, e));
-    if (r->layout.cp > 1 && !alone)
+    if (r->layout.cp > 1 && !alone) {
         TRY(comm_split(&r->dp_cp, r->mesh.all, r->mesh.at[AXIS_PP] * r->layout.tp + r->mesh.at[AXIS_TP], e));
+        comm_nest(r->dp_cp, r->layout.cp);
+    }
 out:
     return rc;
 }

@@ -351,7 +351,7 @@ void mpi_sum_scratch(struct comm *c, enum sum_kind kind, void *out, void *mine, 
     void *in[SUM_RANKS_MAX];
     for (int r = 0; r < c->size; r++)
         in[r] = r == c->rank ? mine : s + (size_t)(r * n) * sum_size(kind);
-    sum_over(kind, out, in, c->size, n);
+    sum_over(kind, out, in, c->size, c->inner, n);
 }
 
 /* Every rank receives all arrays and sums them itself. */
@@ -405,7 +405,7 @@ static int mpi_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t
 {
     size_t size = sum_size(kind);
     int rc = 0;
-    if (mpi_has_nodes(c))
+    if (mpi_nodes_sum(c))
         return mpi_nodes_all_reduce(c, kind, buf, n, e);
     if ((size_t)n * size <= SMALL)
         return small_reduce(c, kind, buf, n, e);
@@ -418,7 +418,7 @@ static int mpi_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_e
 {
     int64_t step = SUM_PIECE / c->size + 1;
     int rc = 0;
-    if (mpi_has_nodes(c))
+    if (mpi_nodes_sum(c))
         return mpi_nodes_reduce_scatter(c, out, in, n_each, e);
     for (int64_t lo = 0; rc == 0 && lo < n_each; lo += step) {
         int64_t n = min_of(step, n_each - lo);

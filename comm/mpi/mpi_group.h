@@ -73,6 +73,9 @@ int mpi_nodes_open(struct comm *c, struct err *e);
 /* 1 when c has these groups. */
 int mpi_has_nodes(const struct comm *c);
 
+/* 1 when it has them and sums inside a machine first: an inner sum (comm_nest) does not cross machines. */
+int mpi_nodes_sum(const struct comm *c);
+
 /* The ranks of c on this machine. */
 struct comm *mpi_node(const struct comm *c);
 

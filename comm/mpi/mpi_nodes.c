@@ -22,6 +22,16 @@ static struct mpi_group *group(const struct comm *c) { return c->priv; }
 int mpi_has_nodes(const struct comm *c) { return group(c)->node != NULL; }
 struct comm *mpi_node(const struct comm *c) { return group(c)->node; }
 
+/* The tree over inner sums is a tree over machines too: they are a power of two. */
+int mpi_nodes_sum(const struct comm *c)
+{
+    struct comm *node = group(c)->node;
+    if (!node || (c->inner && node->size % c->inner))
+        return 0;
+    node->inner = c->inner;
+    return 1;
+}
+
 void mpi_count_across(struct comm *c, size_t bytes, int to)
 {
     const struct topology *at = &c->w->at;
@@ -94,7 +104,9 @@ static void reduce_slice(struct comm *node, enum sum_kind kind, int64_t n)
             end = shm_slice_begin(n, node->size, node->rank + 1);
     for (int r = 0; r < node->size; r++)
         in[r] = shm_at(node, shm_post_of(node, r)) + (size_t)begin * sum_size(kind);
-    struct shm_slice s = { .kind = kind, .in = in, .n_in = node->size, .mine = node->rank, .n = end - begin };
+    struct shm_slice s = {
+        .kind = kind, .in = in, .n_in = node->size, .mine = node->rank, .inner = node->inner, .n = end - begin
+    };
     shm_sum_slice(node, &s);
 }
 
@@ -184,6 +196,7 @@ static void scatter_inside(struct comm *c, float *out, int64_t n_each, int64_t s
                                .in = in,
                                .n_in = node->size,
                                .mine = node->rank,
+                               .inner = node->inner,
                                .out = (char *)(out + k * n),
                                .n = n };
         shm_sum_slice(node, &s);

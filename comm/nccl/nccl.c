@@ -95,6 +95,19 @@ static int owners_to_all(struct comm *c, float *buf, int64_t n, struct err *e)
     return rc < 0 ? rc : completed(c, end, "sums", e);
 }
 
+/* The tree over ranks, or a nested one, whose inner sums replace the first array of each. */
+static void add_arrays(struct comm *c, float *out, const float **in, int64_t len)
+{
+    int n = c->size;
+    for (int i = 0; c->inner && i * c->inner < c->size; i++) {
+        const float **of = in + i * c->inner;
+        KERNEL(c->w->dev, tree_add, (float *)(uintptr_t)of[0], of, c->inner, len);
+        in[i] = of[0];
+        n = i + 1;
+    }
+    KERNEL(c->w->dev, tree_add, out, in, n, len);
+}
+
 /* out: this rank's slice of the sum. */
 static int sum_my_slice(struct comm *c, float *out, float *buf, int64_t n, struct err *e)
 {
@@ -105,7 +118,7 @@ static int sum_my_slice(struct comm *c, float *out, float *buf, int64_t n, struc
     TRY(rc);
     TRY(slices_to_owners(c, buf, n, scratch, in, e));
     if (len)
-        KERNEL(c->w->dev, tree_add, out, in, c->size, len);
+        add_arrays(c, out, in, len);
     rc = 0;
 out:
     return rc;

@@ -293,7 +293,7 @@ static void sum_chunk(const struct shm_slice *s, int64_t begin, int64_t n)
     for (int r = 0; r < s->n_in; r++)
         in[r] = (char *)s->in[r] + off;
     char *out = s->out ? s->out + off : in[s->mine];
-    sum_over(s->kind, out, in, s->n_in, n);
+    sum_over(s->kind, out, in, s->n_in, s->inner, n);
     for (int r = 0; s->everywhere && r < s->n_in; r++)
         if (r != s->mine)
             memcpy(in[r], out, (size_t)n * size);
@@ -331,7 +331,7 @@ static int small_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n
     for (int r = 0; rc == 0 && r < c->size; r++)
         in[r] = slot(c, r)->data;
     if (rc == 0)
-        sum_over(kind, buf, in, c->size, n);
+        sum_over(kind, buf, in, c->size, c->inner, n);
     return rc;
 }
 
@@ -342,7 +342,7 @@ static int small_scatter(struct comm *c, float *out, const float *buf, int64_t n
     for (int r = 0; rc == 0 && r < c->size; r++)
         in[r] = slot(c, r)->data + (size_t)(n_each * c->rank) * 4;
     if (rc == 0)
-        sum_over(SUM_TREE, out, in, c->size, n_each);
+        sum_over(SUM_TREE, out, in, c->size, c->inner, n_each);
     return rc;
 }
 
@@ -355,9 +355,13 @@ static void reduce_piece(struct comm *c, enum sum_kind kind, int64_t lo, int64_t
         const struct shm_post *p = shm_post_of(c, r);
         in[r] = shm_at(c, p) + (size_t)(begin + (p->staged ? 0 : lo)) * sum_size(kind);
     }
-    struct shm_slice s = {
-        .kind = kind, .in = in, .n_in = c->size, .mine = c->rank, .everywhere = 1, .n = end - begin
-    };
+    struct shm_slice s = { .kind = kind,
+                           .in = in,
+                           .n_in = c->size,
+                           .mine = c->rank,
+                           .everywhere = 1,
+                           .inner = c->inner,
+                           .n = end - begin };
     shm_sum_slice(c, &s);
 }
 
@@ -396,9 +400,13 @@ static void scatter_piece(struct comm *c, float *out, int64_t n_each, int64_t st
         const struct shm_post *p = shm_post_of(c, r);
         in[r] = (float *)shm_at(c, p) + (p->staged ? c->rank * step : c->rank * n_each + lo);
     }
-    struct shm_slice s = {
-        .kind = SUM_TREE, .in = in, .n_in = c->size, .mine = c->rank, .out = (char *)(out + lo), .n = n
-    };
+    struct shm_slice s = { .kind = SUM_TREE,
+                           .in = in,
+                           .n_in = c->size,
+                           .mine = c->rank,
+                           .inner = c->inner,
+                           .out = (char *)(out + lo),
+                           .n = n };
     shm_sum_slice(c, &s);
 }
 

@@ -98,6 +98,7 @@ struct shm_slice {
     void **in;      /* [n_in] */
     int n_in, mine; /* mine: index of the array that gets the sum first … */
     int everywhere; /* … and 1 when all other arrays get it too */
+    int inner;      /* of sum_over */
     char *out;      /* gets the sum instead, when not NULL */
     int64_t n;
 };

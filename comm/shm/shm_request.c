@@ -97,6 +97,7 @@ static void reduce_mine(const struct comm_request *q)
                            .n_in = c->size,
                            .mine = c->rank,
                            .everywhere = all,
+                           .inner = c->inner,
                            .out = all ? NULL : q->out,
                            .n = n };
     shm_sum_slice(c, &s);

@@ -743,3 +743,4 @@ TEST(started_operations_are_counted_once)
 }
 
 #include "tests/ranks/comm_rows_cases.h"
+#include "tests/ranks/comm_nest_cases.h"

@@ -45,8 +45,7 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
 }
 
 /* With cp a sequence's gradients are summed over cp before they are added to the next sequence's: every
- * super-step is one sequence of each dp rank. The sum over dp and cp is Tree(dp) of Tree(cp) where dp is a
- * power of two. */
+ * super-step is one sequence of each dp rank. The sum over dp and cp is Tree(dp) of Tree(cp). */
 static int plan_of_leaves(struct batch_plan *b, int64_t rows, int64_t micro, const struct layout *l,
                           struct err *e)
 {
@@ -60,7 +59,7 @@ static int plan_of_leaves(struct batch_plan *b, int64_t rows, int64_t micro, con
         return rc;
     b->supers = b->local;
     b->local = 1;
-    b->in_tree = tree_is_node(rows, 0, l->dp) && (l->dp & (l->dp - 1)) == 0;
+    b->in_tree = tree_is_node(rows, 0, l->dp);
     return 0;
 }
 
