@@ -1,14 +1,15 @@
 /* dispatch.h - expert parallelism: rows travel to the ranks of their experts and results travel back.
  *
- * An expert group is `fold` neighbouring dp ranks with all their tp ranks. Its rank r computes experts
+ * An expert group is `fold` neighbouring dp ranks with all their cp and tp ranks. Its rank r computes experts
  * [ceil(r E / ep), ceil((r + 1) E / ep)), whole. Every rank sends the rows that it holds alone, its *home*
- * rows: a share of every sequence over tp. Movement only: what is added is added by the home rank or by the
- * expert's, in the contract's order.
+ * rows: a share of every sequence over tp. Where sequences are cut into leaves (cp_grain), a leaf counts as a
+ * sequence here; with cp a rank has some leaves of each. Movement only: what is added is added by the home
+ * rank or by the expert's, in the contract's order.
  *
  *     home rows, grouped by expert (routing.h)       = what is sent: to rank 0, to rank 1, …
  *     arrived rows: from rank 0 by expert and sequence, from rank 1, …
- *     grouped rows: by expert; then by dp rank, sequence, position, so that a sequence is a leaf of the
- *                   expert's weight gradients. Ops take them from the arrived rows through a list.
+ *     grouped rows: by expert; then by dp rank, cp rank, sequence, position, so that a sequence is a leaf
+ *                   of the expert's weight gradients. Ops take them from the arrived rows through a list.
  *
  * Memory is planned for `capacity` rows (arrivals_room). Where more would come to a rank, the sequences of
  * the group travel in several rounds: neighbours in the order of leaves, as many as fit on every rank. All

@@ -11,10 +11,12 @@ struct tree_acc gradient_sums(const struct pass *p, int unit, int part)
 {
     const struct params_local *l = &p->m->local;
     int vector = unit == l->n_units ? l->n_trained : l->part[part].vector;
-    int fold = vector >= l->n_units && vector < l->n_trained ? p->g->fold : 1;
+    int of_experts = vector >= l->n_units && vector < l->n_trained;
+    int fold = of_experts ? p->g->fold : 1, cp = of_experts ? l->layout.cp : 1;
+    int inner = p->g->inner * ORDER("cp_experts_inside", cp, 1);
     struct tree_acc acc = { .n = p->g->n * fold,
                             .next = p->g->next * fold,
-                            .inner = ORDER("cp_leaves_inside", p->g->inner, 0) };
+                            .inner = ORDER("cp_leaves_inside", inner, 0) };
     for (int j = 0; j < p->g->n_levels; j++)
         acc.level[j] = p->g->level(p->g, vector, j) + l->part[part].offset;
     return acc;

@@ -366,8 +366,9 @@ int model_train_forward(struct weights *ws, struct train_work *w, const int32_t 
                         float *logprobs, struct err *e);
 /* Where gradients go. level(vector, j): level j of the partial sums of a vector (params.h; n_trained: the
  * tied head's part, laid out as unit 0). Leaves [next, next + seq_rows.n_seq) of n are added, in a tree that
- * is nested by `inner` leaves of a sequence; of experts with a vector of their own those of all dp ranks of
- * an expert group, `fold` times as many. done(unit): all gradients of a unit are there. */
+ * is nested by `inner` leaves of a sequence; of experts with a vector of their own those of all dp and cp
+ * ranks of an expert group, `fold` times as many, of which inner * cp are of a sequence. done(unit): all
+ * gradients of a unit are there. */
 struct grads {
     int64_t n, next;
     int inner; /* 0: 1 */

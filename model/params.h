@@ -215,6 +215,12 @@ static inline int layout_fold(const struct layout *l)
     int fold = l->ep / (l->tp * l->cp);
     return l->ep > 1 && fold > 1 ? fold : 1;
 }
+/* The ranks of an expert group that have rows of their own, tp ranks counted as one: those of cp in the
+ * neighbouring dp ranks; 1 with ep 1. */
+static inline int layout_expert_sources(const struct layout *l)
+{
+    return l->ep > 1 ? layout_fold(l) * l->cp : 1;
+}
 /* Ranks that divide dense parameters among them (ZeRO): those of dp and cp, cp fastest. */
 static inline int layout_slices(const struct layout *l) { return l->dp * l->cp; }
 /* A rank's place on every axis. ep: its place among the ranks that divide the experts of a layer. edp: its

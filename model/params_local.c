@@ -349,7 +349,7 @@ int params_pieces(const struct params_local *l, int zero_rank, int sliced, struc
     for (int i = 0; i < l->n_parts; i++) {
         const struct part *p = &l->part[i];
         const struct unit_part *u = &l->unit[p->vector];
-        int slice = u->group == GROUP_EXPERT ? zero_rank / layout_fold(&l->layout) : zero_rank;
+        int slice = u->group == GROUP_EXPERT ? zero_rank / layout_expert_sources(&l->layout) : zero_rank;
         int64_t each = u->flat / u->n_slices, lo = each * slice - p->offset, hi = lo + each;
 
         if (sliced && !u->dtype) {

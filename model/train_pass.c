@@ -164,7 +164,7 @@ static int64_t most_rows(const struct model *m, const struct pack_plan *k, const
     int64_t rows = s->n_seq * s->seq_len / m->local.layout.cp, room = model_expert_room(m, s).rows;
     if (!k->n_experts || !room)
         return rows;
-    rows *= layout_fold(&m->local.layout);
+    rows *= layout_expert_sources(&m->local.layout);
     return rows < room ? rows : room;
 }
 

@@ -244,6 +244,7 @@ struct experts_buf {
     float *d_row, *d_slot; /* comm memory: gradients of weights, [capacity] grouped, [rows k] by slot */
     int32_t *count_host;   /* [n_seq][n_experts] of the host: rows of a sequence that chose an expert */
     int32_t *count;        /* the same of the device */
+    int64_t *count_sum;    /* with cp: [n_seq][n_experts] of the host, added over its ranks */
     float *d_moved;        /* ep > 1: [capacity]: in the order of arrival */
     void *d_arrived;       /* ep > 1: dt [capacity][hidden] */
     void *d_logits;        /* dt [rows][n_experts] */

@@ -245,8 +245,8 @@ static int set_cp_grain(struct run *r, const struct layout *l, struct err *e)
         r->cp_grain = 1;
     if (r->cp_grain > 1 && r->expert_leaf > 1)
         return err_set(e, ERR_USAGE,
-                       "--cp-grain %d with --expert-leaf %d: one cuts sequences, the other joins them: leave "
-                       "one out",
+                       "--cp-grain %d with --expert-leaf %d: one cuts sequences into leaves, the other joins "
+                       "sequences to leaves: leave one out",
                        r->cp_grain, r->expert_leaf);
     if (r->cp_grain % l->cp)
         return err_set(
@@ -263,10 +263,7 @@ static int check_context(const struct run *r, const struct layout *l, struct err
     const struct {
         int asked;
         const char *what;
-    } later[] = { { l->ep > 1, "--ep" },
-                  { r->o.eval_only, "--eval-only" },
-                  { r->o.documents > 1, "--documents" },
-                  { r->o.balance == BALANCE_SEQUENCE, "--balance sequence" } };
+    } later[] = { { r->o.eval_only, "--eval-only" }, { r->o.documents > 1, "--documents" } };
     for (size_t i = 0; l->cp > 1 && i < sizeof later / sizeof *later; i++)
         if (later[i].asked)
             return err_set(e, ERR_USAGE, "--cp %d with %s is not supported yet: use --cp 1", l->cp,

@@ -501,13 +501,31 @@ static int64_t join_leaves(const struct pass *p, int64_t n_experts, int32_t *cou
     return n_seq;
 }
 
-/* Counts of every sequence, for the router's losses and the layer's load. */
-static void count_choices(const struct pass *p, const struct sublayer *s, struct experts_buf *b,
-                          struct balance *balance)
+/* n counts of the leaves of this rank become those of whole sequences. Altered: they stay. Collective over
+ * cp. */
+static int count_over_cp(const struct pass *p, struct experts_buf *b, int64_t n, struct err *e)
+{
+    struct comm *cp = p->m->cp;
+    int rc;
+
+    if (!cp || !p->m->losses.sequence || ALTERED("balance_leaves"))
+        return 0;
+    for (int64_t i = 0; i < n; i++)
+        b->count_sum[i] = b->count_host[i];
+    rc = comm_all_reduce_i64(cp, b->count_sum, n, e);
+    for (int64_t i = 0; i < n; i++)
+        b->count_host[i] = (int32_t)b->count_sum[i];
+    return rc;
+}
+
+/* Counts of every sequence, for the router's losses and the layer's load. Collective over cp. */
+static int count_choices(const struct pass *p, const struct sublayer *s, struct experts_buf *b,
+                         struct balance *balance, struct err *e)
 {
     const struct model *m = p->m;
     int64_t n_experts = s->experts.router.n_experts, n = p->r.n_seq * n_experts;
     int64_t *load = m->loads + s->layer * n_experts;
+    int rc;
 
     if (m->rounds[s->layer] < (float)experts_rounds(b))
         m->rounds[s->layer] = (float)experts_rounds(b);
@@ -515,6 +533,8 @@ static void count_choices(const struct pass *p, const struct sublayer *s, struct
     for (int64_t i = 0; i < n; i++)
         load[i % n_experts] += b->count_host[i];
     n = join_leaves(p, n_experts, b->count_host) * n_experts;
+    if (!m->losses.counts && (rc = count_over_cp(p, b, n, e)) < 0)
+        return rc;
     if (ALTERED("balance_batch"))
         for (int64_t i = n_experts; i < n; i++)
             b->count_host[i] += b->count_host[i - n_experts];
@@ -522,7 +542,7 @@ static void count_choices(const struct pass *p, const struct sublayer *s, struct
     *balance = (struct balance){ m->losses.sequence, m->losses.z, b->count,
                                  seqs_of((int)(n / n_experts), p->r.len * p->r.leaves, m->grain) };
     if (!m->losses.counts)
-        return;
+        return 0;
     balance->count = m->losses.counts + s->layer * n_experts;
     balance->s = (struct seqs){ 0 };
     if (ALTERED("balance_now")) { /* the counts of this step so far */
@@ -531,6 +551,7 @@ static void count_choices(const struct pass *p, const struct sublayer *s, struct
         dev_write(m->dev, b->count, b->count_host, (size_t)n_experts * sizeof *b->count);
         balance->count = b->count;
     }
+    return 0;
 }
 
 static int backward(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct err *e)
@@ -550,7 +571,7 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
         TRY(backward_rounds(p, s, branch, dx, e));
     else
         TRY(through_down(p, s, b, dx, e));
-    count_choices(p, s, b, &balance);
+    TRY(count_choices(p, s, b, &balance, e));
     KERNEL(m->dev, route_dx, &router, d_logits, logits, b->expert, b->weight, b->d_slot,
            m->losses.sequence != 0 || m->losses.z != 0 ? &balance : NULL);
     if (has_shared(s) && !has_dispatch(m))

@@ -35,10 +35,10 @@ static void carve_transposed(const struct sublayer *s, const struct model *m, co
     b->transposed = most ? carve(from, LIFE_SCRATCH, s->experts.n_local, most) : NULL;
 }
 
-/* Sequences whose rows come to this rank's experts. */
+/* Sequences, or leaves of them, whose rows come to this rank's experts. */
 static int leaves_of_experts(const struct model *m, const struct call_shape *c)
 {
-    return layout_fold(&m->local.layout) * c->n_seq;
+    return layout_expert_sources(&m->local.layout) * c->n_seq;
 }
 
 /* The travel of rows, without its lists. */
@@ -47,7 +47,7 @@ static struct arrivals arrivals_of(const struct sublayer *s, const struct model 
 {
     const struct layout *l = &m->local.layout;
     return (struct arrivals){ .ep = l->ep,
-                              .tp = l->tp * l->cp,
+                              .tp = l->tp,
                               .rank = m->local.at.ep,
                               .n_experts = s->experts.router.n_experts,
                               .k = s->experts.router.k,
@@ -55,7 +55,7 @@ static struct arrivals arrivals_of(const struct sublayer *s, const struct model 
                               .leaf_rows = c->rows / c->n_seq,
                               .buffer = c->expert_buffer,
                               .joined = m->expert_leaf > 1 ? m->expert_leaf : 1,
-                              .parts = s->experts.has_bias ? m->grain / (l->tp * l->cp) : 1 };
+                              .parts = s->experts.has_bias ? m->grain / l->tp : 1 };
 }
 
 /* The most rows that can come to this rank in a call; in a round. With ep 1 every token's choices are
@@ -89,9 +89,10 @@ static void carve_rounds(const struct sublayer *s, const struct model *m, const 
 {
     const struct params_local *l = &m->local;
     int fold = layout_fold(&l->layout), joined = m->expert_leaf > 1 ? m->expert_leaf : 1;
+    int inner = c->inner * l->layout.cp; /* leaves of a sequence that meet here */
 
     b->n_partial = tree_levels(c->leaves * fold, joined) - tree_levels(c->leaves, c->n_seq / c->inner);
-    b->n_partial += c->inner > 1 ? tree_depth(c->inner) : 0;
+    b->n_partial += inner > 1 ? tree_depth(inner) : 0;
     b->n_partial = b->n_partial > 0 ? b->n_partial : 0;
     b->partial = carve(from, LIFE_SCRATCH, b->n_partial * l->unit[l->experts_of[s->unit]].flat,
                        sizeof(float));
@@ -109,6 +110,8 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
     size_t el = dtype_size(m->dt);
 
     b->count_host = carve(from, LIFE_HOST, c->n_seq * x->router.n_experts, sizeof *b->count_host);
+    b->count_sum = carve(from, LIFE_HOST, m->local.layout.cp > 1 ? c->n_seq * x->router.n_experts : 0,
+                         sizeof *b->count_sum);
     b->count = carve(from, LIFE_SCRATCH, c->n_seq * x->router.n_experts, sizeof *b->count);
     b->joined_end = carve(from, LIFE_HOST, x->n_local * leaves_of_experts(m, c), sizeof *b->joined_end);
     b->d_act = carve(from, LIFE_SCRATCH, n * x->inter, sizeof(float));

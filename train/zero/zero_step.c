@@ -213,12 +213,12 @@ static int shard_levels(const struct batch_plan *b, int stage)
     return stage >= 2 || b->supers > 1 ? tree_levels(b->supers, 1) : 0;
 }
 
-/* Ranks of a machine that share gathered parameters. A group of experts has one of `fold` neighbouring dp
- * ranks. */
+/* Ranks of a machine that share gathered parameters. Of the ranks of dp and cp a group of experts has one in
+ * `sources`. */
 static double sharers_of(const struct model *m, int sharers, int group)
 {
-    int fold = group == GROUP_EXPERT ? layout_fold(&m->local.layout) : 1;
-    return sharers > fold ? sharers / fold : 1;
+    int sources = group == GROUP_EXPERT ? layout_expert_sources(&m->local.layout) : 1;
+    return sharers > sources ? sharers / sources : 1;
 }
 
 /* What ZeRO-3 gathers into. */
@@ -286,7 +286,7 @@ int zero_open_grads(struct zero *z, struct err *e)
 
     int inner = model_leaves(z->m);
     z->g = (struct grads){ .n = z->plan.local * inner, .inner = inner, .level = level_of, .done = done };
-    z->g.fold = layout_fold(&z->m->local.layout);
+    z->g.fold = layout_expert_sources(&z->m->local.layout);
     z->g.n_levels = z->n_levels = tree_levels(z->plan.local, z->plan.micro);
     z->n_shards = shard_levels(&z->plan, z->stage);
     for (int g = 0; g < GROUPS; g++)

@@ -36,6 +36,9 @@ balance    | family=mixtral           | --seq-len 33 --global-batch 4 --balance 
 balance_global | family=mixtral       | --seq-len 33 --global-batch 4 --balance global --balance-rate 0.1 | --micro-batch 1
 balance_dp | family=deepseek_v3       | --seq-len 33 --global-batch 4 --balance bias --balance-rate 0.1 | --ranks 2
 context_odd | | --seq-len 256 --global-batch 6 --cp-grain 2 | --cp 2
+context_dp3 | | --seq-len 256 --global-batch 6 --cp-grain 2 | --cp 2 --ranks 6
+context_experts | family=mixtral | --seq-len 256 --global-batch 6 --cp-grain 2 | --cp 2 --ep 6 --ranks 6
+context_balance | family=mixtral | --seq-len 256 --global-batch 2 --cp-grain 2 --balance sequence --balance-rate 0.1 | --cp 2
 context_replicas | | --seq-len 256 --global-batch 2 --cp-grain 2 | --tp 4
 tied       | tie_word_embeddings=true | --seq-len 33 --global-batch 8              | --ranks 4
 TABLE

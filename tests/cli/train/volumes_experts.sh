@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 command -v python3 >/dev/null || { skip "no python3"; finish; }
 text 1 20000 >"$TMP/text"
 H=40 T=32 G=8 L=2
-sizes="\"hidden_size\":$H,\"num_hidden_layers\":$L,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":10,\"intermediate_size\":56,\"vocab_size\":256,\"max_position_embeddings\":64"
+sizes="\"hidden_size\":$H,\"num_hidden_layers\":$L,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":10,\"intermediate_size\":56,\"vocab_size\":256,\"max_position_embeddings\":256"
 
 # start NAME EXPERTS CHOSEN [CASE]: $TMP/NAME, weights whose routers choose what CASE of experts_forced.py
 # says
@@ -72,4 +72,8 @@ exchanged even --ranks 2 --ep 2 --recompute full
 claim "layers computed again: as planned" near "$sent" "$plan"
 exchanged even --ranks 4 --ep 2
 claim "an expert group over half of the dp ranks: as planned" near "$sent" "$plan"
+T=256
+exchanged even --cp 2 --cp-grain 2 --ep 4 --ranks 4 --seq-len $T
+claim "cp 2: a rank sends its leaves of every sequence" [ "$sent" = $((T * G / 4 * L * 8 * 3 / 4 * 2 * (2 * H * 4 + 4))) ]
+claim "cp 2: as planned" near "$sent" "$plan"
 finish
