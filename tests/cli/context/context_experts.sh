@@ -12,4 +12,17 @@ same "leaves of one rank's sequences, experts over dp ranks" --ranks 2 --ep 2 --
 same "experts over cp ranks" --cp 2 --ep 2
 same "experts over cp and dp ranks, in rounds, ZeRO-3" --cp 2 --ep 4 --ranks 4 --zero 3 --expert-buffer 0.5 --recompute full
 same "experts over cp and tp ranks, shares, late weight gradients" --cp 2 --tp 2 --sp --ep 4 --pp 2 --schedule zero-bubble
+common+=(--balance sequence --balance-rate 0.1 --z-loss 0.01)
+reference
+same "counts of a sequence, of several ranks" --cp 2 --ranks 4 --zero 1
+
+config "$TMP/model.json"
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 2 --seq-len 256 --global-batch 6 --threads 1 --cp-grain 2)
+reference
+same "three dp ranks: sums over cp first" --cp 2 --ranks 6 --zero 2
+same "three dp ranks: sums over cp first" --cp 2 --ranks 6 --zero 0 --overlap off
+claim "the log calls no bits this layout's own" [ "$(grep -c "this layout's own" "$TMP/.err")" = 0 ]
+run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/none" --model tiny-moe --steps 1 --seq-len 256 --global-batch 2 --cp-grain 2 --expert-leaf 2
+claim "refused in one line: leaves of sequences, and sequences that are joined" [ "$rc/$(wc -l <"$TMP/.err")" = 2/1 ] &&
+    claim "it says why" grep -q "leave one out" "$TMP/.err"
 finish

@@ -7,8 +7,11 @@ EXPERTS: of a layer.
 Prints a line a run: options of its reference | environment | options of its layout. Then "# WORDS" about each
 pair that no run can have, and the count of pairs, which is taken from the printed lines alone. Status 1: a
 pair is missing. The same arguments give the same lines."""
-import itertools
+import os
 import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
+from covering import Covering  # noqa: E402
 
 BATCH = 16
 # more than a few only where a pair needs them: they wait long on few cores
@@ -82,55 +85,6 @@ def refusal(r):
     return next((why for why, broken in RULES if broken(r)), None)
 
 
-# ---- the array ----
-def pairs_of(row):
-    return itertools.combinations(row, 2)
-
-
-def possible_rows():
-    """Every way to choose the bound dimensions: those that run; of every pair, why the others do not."""
-    runs, reasons = [], {}
-    for values in itertools.product(*(BOUND[d] for d in BOUND)):
-        items = tuple(zip(BOUND, values))
-        why = refusal(dict(items))
-        if why is None:
-            runs.append(items)
-        else:
-            for p in pairs_of(items):
-                reasons.setdefault(p, []).append(why)
-    return runs, reasons
-
-
-def pairs_with(items, value, missing):
-    return sum((x, value) in missing for x in items)
-
-
-def best_row(bound_rows, missing):
-    """A row with the last missing pair, and otherwise with the most missing ones.
-    Ties go to the later value, which is rarely the plain one."""
-    first = dict(next(p for p in reversed(order) if p in missing))
-    free = {d: [first[d]] if d in first else list(v)[::-1] for d, v in DIMENSIONS.items() if d not in BOUND}
-
-    def worth(items):
-        own = sum(p in missing for p in pairs_of(items))
-        return own + sum(max(pairs_with(items, (d, v), missing) for v in free[d]) for d in free)
-
-    pool = [items for items in reversed(bound_rows) if all(first.get(d, v) == v for d, v in items)]
-    row = max([items for items in pool if n_ranks(dict(items)) <= FEW_RANKS] or pool, key=worth)
-    for d in free:
-        row += (max(((d, v) for v in free[d]), key=lambda x: pairs_with(row, x, missing)),)
-    return row
-
-
-def all_pairs(bound_rows):
-    """The pairs that can occur, by definition: of two bound values those of some row that runs; all
-    others."""
-    can = {p for row in bound_rows for p in pairs_of(row)}
-    values = [(d, v) for d in DIMENSIONS for v in DIMENSIONS[d]]
-    return [(a, b) for a, b in itertools.combinations(values, 2)
-            if a[0] != b[0] and ((a, b) in can or b[0] not in BOUND)]
-
-
 def line(row):
     r = dict(row)
     text = {d: DIMENSIONS[d][r[d]] for d in r}
@@ -155,24 +109,10 @@ def read_back(printed):
     return r
 
 
-bound_rows, reasons = possible_rows()
-order = all_pairs(bound_rows)
-wanted, missing, rows = set(order), set(order), []
-while missing:
-    row = best_row(bound_rows, missing)
-    rows.append(row)
-    missing -= set(pairs_of(row))
-lines = [line(row) for row in rows]
+free = {d: v for d, v in DIMENSIONS.items() if d not in BOUND}
+array = Covering(BOUND, free, refusal, lambda r: n_ranks(r) <= FEW_RANKS)
+lines = [line(row) for row in array.rows]
 lines.sort(key=lambda x: x.split(" | ")[0])          # a reference is trained once
 for text in lines:
     print(text)
-
-seen = set()
-for text in lines:
-    r = read_back(text)
-    seen |= set(pairs_of(tuple((d, r[d]) for d in DIMENSIONS)))
-for (a, b), why in sorted(reasons.items(), key=str):
-    if (a, b) not in wanted:
-        print(f"# never: {a[0]} {a[1]}, {b[0]} {b[1]}: {max(sorted(set(why)), key=why.count)}")
-print(f"# {len(rows)} runs, {len(seen & wanted)} of {len(wanted)} pairs")
-sys.exit(bool(wanted - seen))
+sys.exit(array.report(read_back, lines))
