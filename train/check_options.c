@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/io.h"
+#include "train/offload/offload.h"
 #include "train/run.h"
 
 /* ---- options ---- */
@@ -49,10 +50,35 @@ static int check_numbers(const struct run *r, struct err *e)
     return 0;
 }
 
+/* What else may lie in the files. */
+static int check_offload_more(const struct train_opts *o, struct err *e)
+{
+    int files = offload_kind(o->offload, o->device) == OFFLOAD_FILES,
+        more = o->offload_grads || o->offload_params;
+    if (more && (!files || strcmp(o->device, "cpu")))
+        return err_set(e, ERR_USAGE,
+                       "--offload-%s needs files and --device cpu: give --offload DIR, or leave it out",
+                       o->offload_grads ? "grads" : "params");
+    if (o->offload_grads && o->zero < 2)
+        return err_set(
+            e, ERR_USAGE,
+            "--offload-grads with --zero %lld: every rank needs all gradients in memory: use --zero 2 "
+            "or 3, also on one rank",
+            (long long)o->zero);
+    if (o->offload_params && o->zero < 3)
+        return err_set(
+            e, ERR_USAGE,
+            "--offload-params with --zero %lld: every rank needs all weights in memory: use --zero 3, "
+            "also on one rank",
+            (long long)o->zero);
+    return 0;
+}
+
 static int check_offload(const struct train_opts *o, struct err *e)
 {
-    if (!strcmp(o->offload, "none"))
-        return 0;
+    int rc = check_offload_more(o, e);
+    if (rc < 0 || !strcmp(o->offload, "none"))
+        return rc;
     if (o->eval_only)
         return err_set(e, ERR_USAGE, "--offload %s: an evaluation has no optimizer state: leave it out",
                        o->offload);

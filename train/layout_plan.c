@@ -185,20 +185,31 @@ static double work_bytes(const struct layout_spec *a, const struct model *m, con
            (double)runlog_peak_bytes(a->dt);
 }
 
+static struct offload_what offload_of(const struct layout_spec *a, const struct batch_plan *b)
+{
+    return (struct offload_what){ .kind = a->offload,
+                                  .grad_levels = a->offload_grads ? zero_shard_levels(b, a->layout.zero) : 0,
+                                  .weights = a->offload_params };
+}
+
 /* Bytes of a rank of a stage, by category. m: shaped for the stage. */
 static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, const struct model *m,
                        int stage, double bytes[MEM_CATS], struct err *e)
 {
     struct zero_options zero = { .stage = a->layout.zero,
                                  .overlap = a->overlap,
-                                 .elsewhere = a->offload != OFFLOAD_NONE };
+                                 .elsewhere = a->offload != OFFLOAD_NONE,
+                                 .no_grads = a->offload_grads,
+                                 .no_weights = a->offload_params };
+    struct offload_what what = offload_of(a, b);
     struct offload_bytes offload;
     int rc;
     memset(bytes, 0, sizeof(double) * MEM_CATS);
     TRY(plan_activations(b, a, m, stage, &bytes[MEM_ACTS], e));
     zero_measure(m, a->sharers, zero, b, bytes);
-    offload_measure(m, a->layout.zero, a->offload, &offload);
+    offload_measure(m, a->layout.zero, &what, &offload);
     bytes[MEM_OPTIM] += offload.buffers;
+    bytes[MEM_GRADS] += offload.grads;
     bytes[MEM_COMM] = comm_bytes(a, m, stage, b->micro * a->seq_len / a->layout.cp);
     bytes[MEM_WORK] = work_bytes(a, m, b);
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(m, 0, a->layout.zero) : 0;
@@ -230,8 +241,9 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
         memcpy(p->bytes, bytes, sizeof bytes);
         p->total_bytes = total;
     }
+    struct offload_what what = offload_of(a, &p->batch);
     struct offload_bytes offload;
-    offload_measure(&m, a->layout.zero, a->offload, &offload);
+    offload_measure(&m, a->layout.zero, &what, &offload);
     if (offload.files + offload.host > p->offload.files + p->offload.host)
         p->offload = offload;
     if (stage == 0)
@@ -338,7 +350,8 @@ static void print_offload(const struct offload_bytes *b, FILE *out)
         double bytes;
     } line[] = { { "host memory", "a rank, pinned", b->host },
                  { "files", "a rank, in the folder of --offload", b->files },
-                 { "disk", "a rank and step, read and written", b->moved } };
+                 { "disk", "a rank and step, read and written", b->moved },
+                 { "weights", "a rank and micro-batch, read", b->fetched } };
     char text[32];
     for (size_t i = 0; i < sizeof line / sizeof *line; i++) {
         log_bytes(text, line[i].bytes);

@@ -25,6 +25,7 @@ struct layout_spec {
     int cp_grain;         /* --cp-grain; 0: 1 */
     double expert_buffer; /* --expert-buffer */
     enum offload_kind offload;
+    int offload_grads, offload_params;
 };
 struct layout_plan {
     struct batch_plan batch;

@@ -103,8 +103,10 @@ static int report_offload(const struct work *w, struct runlog *log, struct err *
     log_line(&log->term, "offload: %s a step read and written, %.3g s of disk a step, %.0f %% hidden", moved,
              c.disk_s / (double)c.updates, 100 * hidden);
     runlog_event(log, w->at.step, "offload",
-                 "\"bytes\":%lld,\"updates\":%lld,\"redone\":%lld,\"disk_s\":%.6g,\"waited_s\":%.6g",
-                 (long long)bytes, (long long)c.updates, (long long)c.redone, c.disk_s, c.waited_s);
+                 "\"bytes\":%lld,\"side_bytes\":%lld,\"updates\":%lld,\"redone\":%lld,\"disk_s\":%.6g,"
+                 "\"waited_s\":%.6g",
+                 (long long)bytes, (long long)c.side_bytes, (long long)c.updates, (long long)c.redone,
+                 c.disk_s, c.waited_s);
 out:
     return rc;
 }

@@ -28,6 +28,8 @@ struct layout_spec memory_check_spec(const struct run *run, const struct ranks *
         .threads = pool_threads(ranks->dev->pool),
         .expert_leaf = run->expert_leaf,
         .offload = offload_kind(o->offload, o->device),
+        .offload_grads = o->offload_grads,
+        .offload_params = o->offload_params,
         .cp_grain = run->cp_grain,
     };
 }

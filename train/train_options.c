@@ -160,6 +160,10 @@ static const struct opt table[] = {
     { OPT_TEXT,   "offload",        AT(offload),        "none",     "none|cpu|DIR",
       "where fp32 masters and moments are kept: in the host's memory beside a GPU, or in files in a folder "
       "on a fast disk", 0, 0, N },
+    { OPT_SWITCH, "offload-grads",  AT(offload_grads),  "0",        NULL,
+      "with --offload DIR and --zero 2 or 3: summed gradients in files too", 0, 0, N },
+    { OPT_SWITCH, "offload-params", AT(offload_params), "0",        NULL,
+      "with --offload DIR and --zero 3: weights in files too", 0, 0, N },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 /* clang-format on */

@@ -205,27 +205,29 @@ static int open_offload(struct work *w, struct log *term, struct err *e)
 {
     const struct train_opts *o = &w->run->o;
     struct ranks *r = w->ranks;
-    struct offload_spec spec = { .kind = offload_kind(o->offload, o->device),
-                                 .dir = o->offload,
-                                 .out = o->out,
-                                 .rank = world_rank(r->world),
-                                 .all = r->mesh.all };
+    struct offload_what what = { .kind = offload_kind(o->offload, o->device),
+                                 .grad_levels = o->offload_grads ? zero_shard_levels(&w->plan, r->layout.zero)
+                                                                 : 0,
+                                 .weights = o->offload_params };
+    struct offload_spec spec = {
+        .what = what, .dir = o->offload, .out = o->out, .rank = world_rank(r->world), .all = r->mesh.all
+    };
     struct offload_bytes bytes;
     char how[80], size[32];
     int rc = 0;
-    if (spec.kind == OFFLOAD_NONE && strcmp(o->offload, "none"))
+    if (what.kind == OFFLOAD_NONE && strcmp(o->offload, "none"))
         log_line(
             term,
             "--offload %s: masters and moments are in the memory of a CPU device already: nothing changes",
             o->offload);
-    if (spec.kind == OFFLOAD_NONE)
+    if (what.kind == OFFLOAD_NONE)
         return 0;
     TRY(offload_open(&w->offload, &w->model, r->layout.zero, &spec, e));
-    offload_measure(&w->model, r->layout.zero, spec.kind, &bytes);
+    offload_measure(&w->model, r->layout.zero, &what, &bytes);
     offload_text(w->offload, how);
     log_bytes(size, bytes.files + bytes.host);
     log_line(term, "offload: masters and moments %s%s, %s a rank, %s",
-             spec.kind == OFFLOAD_FILES ? "in " : "", spec.kind == OFFLOAD_FILES ? o->offload : "on the host",
+             what.kind == OFFLOAD_FILES ? "in " : "", what.kind == OFFLOAD_FILES ? o->offload : "on the host",
              size, how);
 out:
     return rc;

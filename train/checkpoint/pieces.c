@@ -124,7 +124,7 @@ static int read_elements(const struct pieces *p, enum zero_state state, const st
                          const char *data, int64_t at, int64_t n, size_t el, char *out, struct err *e)
 {
     if (!data)
-        return zero_read_piece(p->z, state, piece, at, n, (float *)(void *)out, e);
+        return zero_read_piece(p->z, state, piece, at, n, out, e);
     dev_read(p->m->dev, out, data + (size_t)at * el, (size_t)n * el);
     return 0;
 }

@@ -20,26 +20,51 @@ enum offload_kind offload_kind(const char *option, const char *device)
 
 /* ---- sizes ---- */
 /* Memory of the walk: a buffer begins at a multiple of AIO_ALIGN. */
-static size_t buffer_bytes(const struct pieces_of_state *p) { return state_section_bytes(p->most) * KINDS; }
-static size_t memory_bytes(const struct pieces_of_state *p)
+static size_t buffer_bytes(const struct state_pieces *p, const struct model *m)
 {
-    return buffer_bytes(p) * WALK_BUFFERS + AIO_ALIGN;
+    size_t floats = KIND_STATES + (p->n_levels > 0);
+    return state_section_bytes(p->most, sizeof(float)) * floats +
+           (p->bytes[FILE_WEIGHTS] ? state_section_bytes(p->most, dtype_size(m->dt)) : 0);
+}
+static size_t memory_bytes(const struct state_pieces *p, const struct model *m)
+{
+    return buffer_bytes(p, m) * WALK_BUFFERS + AIO_ALIGN;
 }
 
-void offload_measure(const struct model *m, int stage, enum offload_kind kind, struct offload_bytes *out)
+static struct state_shape shape_of(const struct offload_what *what, int stage)
 {
-    struct pieces_of_state p;
+    return (struct state_shape){ .stage = stage,
+                                 .run = what->piece_elements ? what->piece_elements : PIECE_ELEMENTS,
+                                 .grad_levels = what->grad_levels,
+                                 .weights = what->weights };
+}
+
+static int64_t file_bytes(const struct state_pieces *p)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < FILES; i++)
+        sum += p->bytes[i];
+    return sum;
+}
+
+void offload_measure(const struct model *m, int stage, const struct offload_what *what,
+                     struct offload_bytes *out)
+{
+    struct state_shape shape = shape_of(what, stage);
+    struct state_pieces p;
     struct err ignored;
     memset(out, 0, sizeof *out);
-    if (kind == OFFLOAD_NONE)
+    if (what->kind == OFFLOAD_NONE)
         return;
-    if (state_pieces_open(&p, m, stage, PIECE_ELEMENTS, &ignored) >= 0) {
-        double bytes = (double)p.elements * sizeof(float) * KINDS;
-        if (kind == OFFLOAD_HOST)
-            out->host = bytes;
-        else
-            *out = (struct offload_bytes){ 2 * (double)p.bytes, (double)memory_bytes(&p), 0,
-                                           2 * (double)p.bytes };
+    if (state_pieces_open(&p, m, &shape, &ignored) >= 0 && what->kind == OFFLOAD_HOST) {
+        out->host = (double)p.elements * sizeof(float) * KIND_STATES;
+    } else if (p.piece) {
+        double weights = (double)p.bytes[FILE_WEIGHTS];
+        out->files = (double)file_bytes(&p);
+        out->buffers = (double)memory_bytes(&p, m);
+        out->grads = (double)side_bytes(&p);
+        out->moved = 2 * (double)p.bytes[FILE_A] + 2 * (double)p.bytes[FILE_GRADS] + weights;
+        out->fetched = 2 * weights;
     }
     state_pieces_close(&p);
 }
@@ -47,8 +72,8 @@ void offload_measure(const struct model *m, int stage, enum offload_kind kind, s
 /* ---- opening ---- */
 static int open_buffers(struct offload *o, struct err *e)
 {
-    size_t bytes = buffer_bytes(&o->of), section = state_section_bytes(o->of.most);
-    o->memory = mem_alloc(o->m->dev->mem, MEM_OPTIM, memory_bytes(&o->of));
+    size_t bytes = buffer_bytes(&o->of, o->m), section = state_section_bytes(o->of.most, sizeof(float));
+    o->memory = mem_alloc(o->m->dev->mem, MEM_OPTIM, memory_bytes(&o->of, o->m));
     if (!o->memory)
         return err_set(e, ERR_MEMORY, "no memory for the buffers of --offload");
     char *first = o->memory + (AIO_ALIGN - (uintptr_t)o->memory % AIO_ALIGN) % AIO_ALIGN;
@@ -63,7 +88,7 @@ static int open_buffers(struct offload *o, struct err *e)
 static int check_space(const struct offload *o, const struct offload_spec *s, struct err *e)
 {
     struct statvfs fs;
-    int64_t need = 2 * o->of.bytes;
+    int64_t need = file_bytes(&o->of);
     char text[2][32];
     int rc = comm_all_reduce_i64(s->all, &need, 1, e);
     if (rc < 0)
@@ -77,7 +102,7 @@ static int check_space(const struct offload *o, const struct offload_spec *s, st
     log_bytes(text[0], here);
     log_bytes(text[1], there);
     return err_set(e, ERR_SPACE,
-                   "--offload %s: %s are needed for masters and moments and %s are free: free some space, or "
+                   "--offload %s: %s are needed and %s are free: free some space, or "
                    "choose another folder",
                    s->dir, text[0], text[1]);
 }
@@ -95,6 +120,10 @@ static int open_files(struct offload *o, const struct offload_spec *s, struct er
     o->files.of = &o->of;
     rc = state_files_open(&o->files, s->dir, s->out, s->rank, e);
     if (rc >= 0)
+        rc = aio_open(&o->aio, AIO_BEST, e);
+    if (rc >= 0)
+        rc = side_open(o, e);
+    if (rc >= 0)
         rc = open_buffers(o, e);
     if (rc >= 0)
         rc = walk_open(o, e);
@@ -107,15 +136,19 @@ int offload_open(struct offload **out, const struct model *m, int stage, const s
                  struct err *e)
 {
     struct offload *o = *out = calloc(1, sizeof *o);
-    int rc = o ? state_pieces_open(&o->of, m, stage, s->piece_elements ? s->piece_elements : PIECE_ELEMENTS,
-                                   e)
+    struct state_shape shape = shape_of(&s->what, stage);
+    int rc = o ? state_pieces_open(&o->of, m, &shape, e)
                : err_set(e, ERR_MEMORY, "no memory for offloaded state");
     TRY(comm_agree(s->all, rc, e));
     o->m = m;
-    o->kind = s->kind;
-    o->store.ops = s->kind == OFFLOAD_FILES ? &offload_in_files : &offload_in_host;
-    o->store.late = s->kind == OFFLOAD_FILES && !m->dev->memory;
-    if (s->kind == OFFLOAD_FILES) {
+    o->kind = s->what.kind;
+    o->store.ops = s->what.kind == OFFLOAD_FILES ? &offload_in_files : &offload_in_host;
+    o->store.has_grads = s->what.grad_levels > 0;
+    o->store.has_weights = s->what.weights;
+    o->store.run = o->of.run;
+    o->store.align = AIO_ALIGN;
+    o->store.late = s->what.kind == OFFLOAD_FILES && !m->dev->memory;
+    if (s->what.kind == OFFLOAD_FILES) {
         rc = open_files(o, s, e);
     } else {
         rc = host_open(o, e);
@@ -130,6 +163,8 @@ void offload_close(struct offload *o)
     if (!o)
         return;
     walk_close(o);
+    side_close(o);
+    aio_close(o->aio);
     if (o->files.of)
         state_files_close(&o->files);
     if (o->m) {
@@ -149,6 +184,7 @@ struct offload_count offload_count(struct offload *o)
         return c;
     pthread_mutex_lock(&o->lock);
     c = o->count;
+    c.side_bytes = aio_count(o->side.aio).read_bytes + aio_count(o->side.aio).written_bytes;
     pthread_mutex_unlock(&o->lock);
     return c;
 }
@@ -158,6 +194,6 @@ void offload_text(const struct offload *o, char out[80])
     if (o->kind == OFFLOAD_HOST)
         snprintf(out, 80, "in the host's memory");
     else
-        snprintf(out, 80, "by %s, %s", aio_name(o->files.aio),
+        snprintf(out, 80, "by %s, %s", aio_name(o->aio),
                  o->files.file[0].direct ? "past the page cache" : "through the page cache");
 }

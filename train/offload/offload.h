@@ -27,24 +27,33 @@ enum offload_kind { OFFLOAD_NONE, OFFLOAD_HOST, OFFLOAD_FILES };
 /* option: none, cpu or a folder. On a CPU device cpu asks for nothing. */
 enum offload_kind offload_kind(const char *option, const char *device);
 
+/* What is kept elsewhere. */
+struct offload_what {
+    enum offload_kind kind;
+    int grad_levels;        /* files: partial sums of gradients too (zero_shard_levels); 0: memory has them */
+    int weights;            /* files: weights of stage 3 too */
+    int64_t piece_elements; /* most of a piece, a multiple of 1024; 0: 1 Mi */
+};
+
 /* Bytes of a rank. */
 struct offload_bytes {
     double files;   /* both generations */
     double buffers; /* of the host's memory, with files */
     double host;    /* states in the host's memory, without files */
+    double grads;   /* likewise, with --offload-grads */
     double moved;   /* read and written in a step */
+    double fetched; /* weights read in a step of one micro-batch */
 };
 /* What a rank of m will take and move; m may be from model_shape. */
-void offload_measure(const struct model *m, int stage, enum offload_kind kind, struct offload_bytes *out);
+void offload_measure(const struct model *m, int stage, const struct offload_what *what,
+                     struct offload_bytes *out);
 
 struct offload;
 struct offload_spec {
-    enum offload_kind kind;
+    struct offload_what what;
     const char *dir, *out; /* the folder; --out, which names the run */
     int rank;
-    struct comm *all;       /* all ranks of the job */
-    int64_t piece_elements; /* most of a piece, a multiple of 1024; 0: 1 Mi */
-    struct log *term;       /* gets lines about files that earlier runs left; NULL: none */
+    struct comm *all; /* all ranks of the job */
 };
 /* Opens a store for the state of m, all 0. Borrows m and the spec's comm. ERR_SPACE: the disk is too
  * small, with the bytes needed and free. ERR_FILE: another run uses the files. ERR_MEMORY. Collective
@@ -60,6 +69,7 @@ struct state_store *offload_store(struct offload *o);
 struct offload_count {
     int64_t updates;                   /* that are complete */
     int64_t read_bytes, written_bytes; /* in the last of them */
+    int64_t side_bytes;                /* gradients and weights that training itself moved, in all */
     int64_t redone;                    /* updates that were begun ahead and undone */
     double disk_s, waited_s;           /* in which the disk worked, and in which training waited for it */
 };

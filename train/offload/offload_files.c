@@ -1,4 +1,4 @@
-/* offload_files.c - the two files of a rank: names, space, checksums. */
+/* offload_files.c - the files of a rank: names, space, places, checksums. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -10,7 +10,8 @@
 #include "base/io.h"
 #include "train/offload/offload_priv.h"
 
-/* ---- names: ptrain-RUN-rank-RRRRR.a, .b; RUN is made of the absolute path of --out ---- */
+/* ---- names: ptrain-RUN-rank-RRRRR.a, .b, .grads, .weights; RUN is made of the absolute path of --out
+ * ---- */
 static void prefix_of(const char *out, char text[32])
 {
     char *real = realpath(out, NULL);
@@ -50,92 +51,110 @@ void state_files_drop(const char *dir, const char *out)
         closedir(d);
 }
 
-static int open_one(struct state_files *f, int g, struct err *e)
+static int open_one(struct state_files *f, int i, struct err *e)
 {
-    int fd = open_locked(f->path[g], e), rc = fd < 0 ? fd : 0;
+    int fd = open_locked(f->path[i], e), rc = fd < 0 ? fd : 0;
     if (rc < 0)
         return rc;
-    f->file[g] = (struct aio_file){ .fd = fd, .path = f->path[g] };
-    TRY(io_truncate(fd, f->path[g], f->of->bytes, e));
-    TRY(io_reserve(fd, f->path[g], f->of->bytes, e));
-    f->file[g] = aio_file_of(fd, f->path[g]);
+    f->file[i] = (struct aio_file){ .fd = fd, .path = f->path[i] };
+    TRY(io_truncate(fd, f->path[i], f->of->bytes[i], e));
+    TRY(io_reserve(fd, f->path[i], f->of->bytes[i], e));
+    f->file[i] = aio_file_of(fd, f->path[i]);
 out:
     return rc;
 }
 
+/* Places in a file. */
+static size_t count_places(const struct state_files *f, int i)
+{
+    const size_t a_piece[FILES] = { KIND_STATES, KIND_STATES, (size_t)f->of->n_levels, 1 };
+    return a_piece[i] * (size_t)f->of->n_pieces;
+}
+
 int state_files_open(struct state_files *f, const char *dir, const char *out, int rank, struct err *e)
 {
+    static const char *const name[FILES] = { "a", "b", "grads", "weights" };
     char prefix[32];
     int rc = 0;
     prefix_of(out, prefix);
-    f->file[0].fd = f->file[1].fd = -1;
-    for (int g = 0; g < 2; g++) {
-        snprintf(f->path[g], sizeof f->path[g], "%s/%srank-%05d.%c", dir, prefix, rank, 'a' + g);
-        f->sum[g] = calloc((size_t)f->of->n_pieces * KINDS + 1, sizeof *f->sum[g]);
-        if (!f->sum[g])
-            return err_set(e, ERR_MEMORY, "no memory for checksums of offloaded state");
+    for (int i = 0; i < FILES; i++)
+        f->file[i].fd = -1;
+    for (int i = 0; rc >= 0 && i < FILES; i++) {
+        if (!f->of->bytes[i])
+            continue;
+        snprintf(f->path[i], sizeof f->path[i], "%s/%srank-%05d.%s", dir, prefix, rank, name[i]);
+        f->sum[i] = calloc(count_places(f, i) + 1, sizeof *f->sum[i]);
+        rc = f->sum[i] ? open_one(f, i, e)
+                       : err_set(e, ERR_MEMORY, "no memory for checksums of offloaded state");
     }
-    for (int g = 0; rc >= 0 && g < 2; g++)
-        rc = open_one(f, g, e);
-    if (rc >= 0)
-        rc = aio_open(&f->aio, AIO_BEST, e);
     return rc;
 }
 
 void state_files_close(struct state_files *f)
 {
     struct err ignored;
-    aio_close(f->aio);
-    for (int g = 0; g < 2; g++) {
-        if (f->path[g][0] && f->file[g].fd >= 0)
-            io_unlink(f->path[g], &ignored);
-        if (f->path[g][0])
-            io_close(f->file[g].fd);
-        free(f->sum[g]);
+    for (int i = 0; i < FILES; i++) {
+        if (f->path[i][0] && f->file[i].fd >= 0)
+            io_unlink(f->path[i], &ignored);
+        if (f->path[i][0])
+            io_close(f->file[i].fd);
+        free(f->sum[i]);
     }
 }
 
-void state_files_job(const struct state_files *f, struct aio_job *j, int generation, int piece, int k, int n,
-                     void *buf, int write)
+/* ---- places ---- */
+struct state_place state_place_of(const struct state_files *f, enum kind kind, int generation, int piece)
 {
-    const struct piece *x = &f->of->piece[piece];
-    *j = (struct aio_job){ .file = &f->file[generation],
-                           .buf = buf,
-                           .bytes = x->section * (size_t)n,
-                           .at = x->file_at + (int64_t)x->section * k,
-                           .write = write };
+    const struct state_pieces *of = f->of;
+    const struct piece *x = &of->piece[piece];
+    struct state_place p = { .piece = piece,
+                             .kind = kind,
+                             .bytes = (size_t)x->n *
+                                      (kind == KIND_WEIGHTS ? dtype_size(f->m->dt) : sizeof(float)),
+                             .padded = kind == KIND_WEIGHTS ? x->weights : x->section };
+    int file = kind == KIND_WEIGHTS ? FILE_WEIGHTS : kind == KIND_GRADS ? FILE_GRADS : generation;
+    size_t place = (size_t)piece;
+    if (kind == KIND_WEIGHTS) {
+        p.at = x->weight_at;
+    } else if (kind == KIND_GRADS) {
+        p.at = of->bytes[FILE_GRADS] / of->n_levels * generation + x->grad_at;
+        place += (size_t)of->n_pieces * (size_t)generation;
+    } else {
+        p.at = x->state_at + (int64_t)x->section * (int64_t)kind;
+        place = place * KIND_STATES + (size_t)kind;
+    }
+    p.file = &f->file[file];
+    p.sum = &f->sum[file][place];
+    return p;
 }
 
-/* ---- checksums ---- */
-static uint64_t sum_of(const struct piece *x, const void *buf)
+struct aio_job state_place_job(const struct state_place *p, int n, void *buf, int write)
 {
-    uint64_t sum = XXH3_64bits(buf, (size_t)x->n * sizeof(float));
-    return sum ? sum : 1;
+    return (struct aio_job){
+        .file = p->file, .buf = buf, .bytes = p->padded * (size_t)n, .at = p->at, .write = write
+    };
 }
 
-void state_files_sum(struct state_files *f, int generation, int piece, int k, int n, const void *buf)
+static uint64_t sum_of(const struct state_place *p, const void *buf)
 {
-    const struct piece *x = &f->of->piece[piece];
-    for (int i = 0; i < n; i++)
-        f->sum[generation][piece * KINDS + k + i] = sum_of(x, (const char *)buf + x->section * (size_t)i);
+    uint64_t sum = XXH3_64bits(buf, p->bytes);
+    return sum ? sum : 1; /* 0: never written */
 }
 
-int state_files_check(const struct state_files *f, int generation, int piece, int k, int n, const void *buf,
+void state_place_sum(const struct state_place *p, const void *buf) { *p->sum = sum_of(p, buf); }
+
+int state_place_check(const struct state_files *f, const struct state_place *p, const void *buf,
                       struct err *e)
 {
-    static const char *const name[KINDS] = { "masters", "first moments", "second moments" };
-    const struct piece *x = &f->of->piece[piece];
-    for (int i = 0; i < n; i++) {
-        if (sum_of(x, (const char *)buf + x->section * (size_t)i) ==
-            f->sum[generation][piece * KINDS + k + i])
-            continue;
-        return err_set(e, ERR_INTEGRITY,
-                       "%s: unit %d, piece %d of %d: the %s at bytes %lld to %lld are not those that were "
-                       "written: check the disk, and continue from the last checkpoint with --resume auto",
-                       f->path[generation], f->m->local.unit[x->vector].unit,
-                       piece - f->of->first[x->vector] + 1, f->of->end[x->vector] - f->of->first[x->vector],
-                       name[k + i], (long long)(x->file_at + (int64_t)x->section * (k + i)),
-                       (long long)(x->file_at + (int64_t)x->section * (k + i) + x->n * 4 - 1));
-    }
-    return 0;
+    static const char *const name[KINDS] = { "masters", "first moments", "second moments", "gradients",
+                                             "weights" };
+    int v = f->of->piece[p->piece].vector;
+    if (sum_of(p, buf) == *p->sum)
+        return 0;
+    return err_set(e, ERR_INTEGRITY,
+                   "%s: unit %d, piece %d of %d: the %s at bytes %lld to %lld are not those that were "
+                   "written: check the disk, and continue from the last checkpoint with --resume auto",
+                   p->file->path, f->m->local.unit[v < f->of->n_vectors ? v : 0].unit,
+                   p->piece - f->of->first[v] + 1, f->of->end[v] - f->of->first[v], name[p->kind],
+                   (long long)p->at, (long long)(p->at + (int64_t)p->bytes - 1));
 }

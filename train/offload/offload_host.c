@@ -14,7 +14,7 @@ static size_t bytes_of(const struct offload *o, int v)
 
 int host_open(struct offload *o, struct err *e)
 {
-    for (int k = 0; k < KINDS; k++) {
+    for (int k = 0; k < KIND_STATES; k++) {
         o->host[k] = calloc((size_t)o->of.n_vectors + 1, sizeof **o->host);
         for (int v = 0; o->host[k] && v < o->of.n_vectors; v++) {
             o->host[k][v] = dev_pin(o->m->dev, bytes_of(o, v));
@@ -30,7 +30,7 @@ int host_open(struct offload *o, struct err *e)
 
 void host_close(struct offload *o)
 {
-    for (int k = 0; k < KINDS; k++) {
+    for (int k = 0; k < KIND_STATES; k++) {
         for (int v = 0; o->host[k] && v < o->of.n_vectors; v++)
             if (o->host[k][v])
                 dev_unpin(o->m->dev, o->host[k][v], bytes_of(o, v));
@@ -51,19 +51,19 @@ static float *no_device_memory(const struct state_store *s, int v, enum zero_sta
     return NULL;
 }
 
-static int read_state(struct state_store *s, int v, enum zero_state k, int64_t at, int64_t n, float *out,
+static int read_state(struct state_store *s, int v, enum zero_state k, int64_t at, int64_t n, void *out,
                       struct err *e)
 {
     (void)e;
-    memcpy(out, state_of(s, v, (int)k) + at, (size_t)n * sizeof *out);
+    memcpy(out, state_of(s, v, (int)k) + at, (size_t)n * sizeof(float));
     return 0;
 }
 
-static int write_state(struct state_store *s, int v, enum zero_state k, int64_t at, int64_t n,
-                       const float *in, struct err *e)
+static int write_state(struct state_store *s, int v, enum zero_state k, int64_t at, int64_t n, const void *in,
+                       struct err *e)
 {
     (void)e;
-    memcpy(state_of(s, v, (int)k) + at, in, (size_t)n * sizeof *in);
+    memcpy(state_of(s, v, (int)k) + at, in, (size_t)n * sizeof(float));
     return 0;
 }
 
@@ -72,11 +72,11 @@ static int begin(struct state_store *s, struct err *e)
     struct offload *o = (struct offload *)(void *)s;
     int rc = 0;
     for (int i = 0; rc >= 0 && i < o->of.n_pieces; i++) {
-        const struct piece *p = &o->of.piece[i];
-        float *state[ZERO_STATES] = { 0 };
-        for (int k = 0; k < KINDS; k++)
-            state[ZERO_MASTER + k] = o->host[k][p->vector] + p->at;
-        rc = s->update.run(s->update.ctx, p->vector, p->at, p->n, state, e);
+        const struct piece *x = &o->of.piece[i];
+        struct state_piece p = { .v = x->vector, .at = x->at, .n = x->n };
+        for (int k = 0; k < KIND_STATES; k++)
+            p.state[ZERO_MASTER + k] = o->host[k][x->vector] + x->at;
+        rc = s->update.run(s->update.ctx, &p, e);
     }
     return rc;
 }

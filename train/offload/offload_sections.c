@@ -3,55 +3,56 @@
 #include <string.h>
 #include "train/offload/offload_priv.h"
 
-static int write_back(struct offload *o, struct section *x, struct err *e)
+static int transfer(struct offload *o, const struct state_place *p, char *buf, int write, struct err *e)
 {
-    struct state_files *f = &o->files;
-    struct aio_job j;
-    if (!x->dirty)
-        return 0;
-    x->dirty = 0;
-    state_files_sum(f, f->now, x->piece, x->k, 1, x->buf);
-    state_files_job(f, &j, f->now, x->piece, x->k, 1, x->buf, 1);
-    aio_start(f->aio, &j);
-    return aio_wait(f->aio, &j, e);
+    struct aio_job j = state_place_job(p, 1, buf, write);
+    aio_start(o->aio, &j);
+    return aio_wait(o->aio, &j, e);
 }
 
-static int bring(struct offload *o, struct section *x, int piece, int k, struct err *e)
+static int write_back(struct offload *o, struct section *x, struct err *e)
 {
-    struct state_files *f = &o->files;
-    struct aio_job j;
+    if (!x->dirty)
+        return 0;
+    struct state_place p = state_place_of(&o->files, x->kind, o->files.now, x->piece);
+    x->dirty = 0;
+    state_place_sum(&p, x->buf);
+    return transfer(o, &p, x->buf, 1, e);
+}
+
+static int bring(struct offload *o, struct section *x, int piece, enum kind kind, struct err *e)
+{
+    struct state_place p = state_place_of(&o->files, kind, o->files.now, piece);
     int rc = 0;
     x->piece = -1;
-    if (f->sum[f->now][piece * KINDS + k]) {
-        state_files_job(f, &j, f->now, piece, k, 1, x->buf, 0);
-        aio_start(f->aio, &j);
-        TRY(aio_wait(f->aio, &j, e));
-        TRY(state_files_check(f, f->now, piece, k, 1, x->buf, e));
+    if (*p.sum) {
+        TRY(transfer(o, &p, x->buf, 0, e));
+        TRY(state_place_check(&o->files, &p, x->buf, e));
     } else {
-        memset(x->buf, 0, o->of.piece[piece].section);
+        memset(x->buf, 0, p.padded);
     }
     x->piece = piece;
-    x->k = k;
+    x->kind = kind;
 out:
     return rc;
 }
 
-/* The section of a state of a piece, in place of the one used longest ago. */
-static int section_of(struct offload *o, int piece, int k, struct section **out, struct err *e)
+/* The section of a kind of a piece, in place of the one used longest ago. */
+static int section_of(struct offload *o, int piece, enum kind kind, struct section **out, struct err *e)
 {
     struct section *best = &o->section[0];
     int rc = 0;
     for (int i = 0; i < SECTIONS; i++) {
         struct section *x = &o->section[i];
-        if (x->piece == piece && x->k == k) {
+        if (x->piece == piece && x->kind == kind) {
             best = x;
             break;
         }
         best = x->used < best->used ? x : best;
     }
-    if (best->piece != piece || best->k != k) {
+    if (best->piece != piece || best->kind != kind) {
         TRY(write_back(o, best, e));
-        TRY(bring(o, best, piece, k, e));
+        TRY(bring(o, best, piece, kind, e));
     }
     best->used = ++o->clock;
     *out = best;
@@ -59,31 +60,25 @@ out:
     return rc;
 }
 
-/* The piece of vector v that holds an element. Pieces of a vector are equally long, but for the last one. */
-static int piece_at(const struct offload *o, int v, int64_t element)
+int sections_move(struct offload *o, int v, enum kind kind, int64_t at, int64_t n, void *out, const void *in,
+                  struct err *e)
 {
-    int first = o->of.first[v];
-    return first + (int)(element / o->of.piece[first].n);
-}
-
-int sections_move(struct offload *o, int v, enum zero_state s, int64_t at, int64_t n, float *out,
-                  const float *in, struct err *e)
-{
+    const size_t element = kind == KIND_WEIGHTS ? dtype_size(o->m->dt) : sizeof(float);
     for (int64_t done = 0, some; done < n; done += some) {
-        int piece = piece_at(o, v, at + done);
+        int piece = o->of.first[v] + (int)((at + done) / o->of.run);
         const struct piece *p = &o->of.piece[piece];
         int64_t from = at + done - p->at;
         struct section *x;
-        int rc = section_of(o, piece, (int)s - ZERO_MASTER, &x, e);
+        int rc = section_of(o, piece, kind, &x, e);
         if (rc < 0)
             return rc;
-        float *here = (float *)(void *)x->buf + from;
+        char *here = x->buf + (size_t)from * element;
         some = p->n - from < n - done ? p->n - from : n - done;
         if (in) {
-            memcpy(here, in + done, (size_t)some * sizeof *in);
-            x->dirty = 1;
+            memcpy(here, (const char *)in + (size_t)done * element, (size_t)some * element);
+            x->dirty = o->any_dirty = 1;
         } else {
-            memcpy(out + done, here, (size_t)some * sizeof *out);
+            memcpy((char *)out + (size_t)done * element, here, (size_t)some * element);
         }
     }
     return 0;
@@ -98,5 +93,6 @@ int sections_flush(struct offload *o, struct err *e)
         o->section[i].piece = -1;
         o->section[i].dirty = 0;
     }
+    o->any_dirty = 0;
     return rc;
 }

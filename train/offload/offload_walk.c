@@ -52,39 +52,104 @@ static int take_piece(struct offload *o, struct walk *w)
 }
 
 /* ---- one piece ---- */
+float *walk_grads(const struct offload *o, const struct walk_slot *s)
+{
+    return (float *)(void *)(s->buf + state_section_bytes(o->of.most, sizeof(float)) * KIND_STATES);
+}
+
+char *walk_weights(const struct offload *o, const struct walk_slot *s)
+{
+    return (char *)walk_grads(o, s) +
+           (o->store.has_grads ? state_section_bytes(o->of.most, sizeof(float)) : 0);
+}
+
+/* What the store's user sees of a slot. */
+static struct state_piece piece_of(const struct offload *o, const struct walk_slot *s)
+{
+    const struct piece *x = &o->of.piece[s->piece];
+    struct state_piece p = { .v = x->vector, .at = x->at, .n = x->n };
+    for (int k = 0; k < KIND_STATES; k++)
+        p.state[ZERO_MASTER + k] = (float *)(void *)(s->buf + x->section * (size_t)k);
+    p.grads = o->store.has_grads ? walk_grads(o, s) : NULL;
+    p.weights = o->store.has_weights ? walk_weights(o, s) : NULL;
+    return p;
+}
+
 static void start_read(struct offload *o, struct walk_slot *s, int piece)
 {
     struct state_files *f = &o->files;
-    int n = 0; /* states that were written before: masters, or all */
+    size_t section = o->of.piece[piece].section;
+    struct state_place p = state_place_of(f, KIND_MASTER, f->now, piece);
     s->piece = piece;
     s->doing = SLOT_READING;
-    while (n < KINDS && f->sum[f->now][piece * KINDS + n])
-        n++;
-    state_files_job(f, &s->job, f->now, piece, 0, n, s->buf, 0);
-    aio_start(f->aio, &s->job);
-    size_t section = o->of.piece[piece].section;
-    memset(s->buf + section * (size_t)n, 0, section * (size_t)(KINDS - n));
+    s->n_read = 0;
+    while (s->n_read < KIND_STATES && p.sum[s->n_read])
+        s->n_read++;
+    s->job[0] = state_place_job(&p, s->n_read, s->buf, 0);
+    aio_start(o->aio, &s->job[0]);
+    memset(s->buf + section * (size_t)s->n_read, 0, section * (size_t)(KIND_STATES - s->n_read));
+
+    if (o->store.has_grads) {
+        p = state_place_of(f, KIND_GRADS, 0, piece);
+        s->job[1] = state_place_job(&p, 1, walk_grads(o, s), 0);
+        aio_start(o->aio, &s->job[1]);
+    }
+    if (o->store.has_weights) /* what lies between parts */
+        memset(walk_weights(o, s), 0, o->of.piece[piece].weights);
+}
+
+/* Waits for a piece, and compares its checksums. */
+static int end_read(struct offload *o, struct walk_slot *s, struct err *e)
+{
+    struct state_files *f = &o->files;
+    size_t section = o->of.piece[s->piece].section;
+    int rc = 0, rest = 0;
+    struct err other;
+    s->doing = SLOT_FREE;
+    rc = aio_wait(o->aio, &s->job[0], e);
+    if (o->store.has_grads)
+        rest = aio_wait(o->aio, &s->job[1], rc < 0 ? &other : e);
+    TRY(rc < 0 ? rc : rest);
+    for (int k = 0; k < s->n_read; k++) {
+        struct state_place p = state_place_of(f, (enum kind)k, f->now, s->piece);
+        TRY(state_place_check(f, &p, s->buf + section * (size_t)k, e));
+    }
+    if (o->store.has_grads) {
+        struct state_place p = state_place_of(f, KIND_GRADS, 0, s->piece);
+        TRY(state_place_check(f, &p, walk_grads(o, s), e));
+    }
+out:
+    return rc;
+}
+
+static void start_write(struct offload *o, struct walk_slot *s)
+{
+    struct state_files *f = &o->files;
+    size_t section = o->of.piece[s->piece].section;
+    for (int k = 0; k < KIND_STATES; k++) {
+        struct state_place p = state_place_of(f, (enum kind)k, !f->now, s->piece);
+        state_place_sum(&p, s->buf + section * (size_t)k);
+    }
+    struct state_place p = state_place_of(f, KIND_MASTER, !f->now, s->piece);
+    s->job[0] = state_place_job(&p, KIND_STATES, s->buf, 1);
+    aio_start(o->aio, &s->job[0]);
+    if (o->store.has_weights) {
+        p = state_place_of(f, KIND_WEIGHTS, 0, s->piece);
+        state_place_sum(&p, walk_weights(o, s));
+        s->job[2] = state_place_job(&p, 1, walk_weights(o, s), 1);
+        aio_start(o->aio, &s->job[2]);
+    }
+    s->doing = SLOT_WRITING;
 }
 
 /* Waits for the piece, updates it, starts to write it. */
 static int update_piece(struct offload *o, struct walk_slot *s, struct err *e)
 {
-    struct state_files *f = &o->files;
-    const struct piece *p = &o->of.piece[s->piece];
-    float *state[ZERO_STATES] = { 0 };
+    struct state_piece p = piece_of(o, s);
     int rc;
-
-    s->doing = SLOT_FREE;
-    TRY(aio_wait(f->aio, &s->job, e));
-    TRY(state_files_check(f, f->now, s->piece, 0, (int)(s->job.bytes / p->section), s->buf, e));
-    for (int k = 0; k < KINDS; k++)
-        state[ZERO_MASTER + k] = (float *)(void *)(s->buf + p->section * (size_t)k);
-    TRY(o->store.update.run(o->store.update.ctx, p->vector, p->at, p->n, state, e));
-
-    state_files_sum(f, !f->now, s->piece, 0, KINDS, s->buf);
-    state_files_job(f, &s->job, !f->now, s->piece, 0, KINDS, s->buf, 1);
-    aio_start(f->aio, &s->job);
-    s->doing = SLOT_WRITING;
+    TRY(end_read(o, s, e));
+    TRY(o->store.update.run(o->store.update.ctx, &p, e));
+    start_write(o, s);
 out:
     return rc;
 }
@@ -92,8 +157,28 @@ out:
 /* Waits for what a slot is doing. */
 static int empty_slot(struct offload *o, struct walk_slot *s, struct err *e)
 {
-    int rc = s->doing == SLOT_FREE ? 0 : aio_wait(o->files.aio, &s->job, e);
+    struct err other;
+    int rc = 0;
+    if (s->doing == SLOT_READING)
+        return end_read(o, s, e);
+    if (s->doing == SLOT_FREE)
+        return 0;
     s->doing = SLOT_FREE;
+    rc = aio_wait(o->aio, &s->job[0], e);
+    if (o->store.has_weights) {
+        int weights = aio_wait(o->aio, &s->job[2], rc < 0 ? &other : e);
+        rc = rc < 0 ? rc : weights;
+    }
+    return rc;
+}
+
+/* The weights of a vector are needed from the disk: waits for all that is being written. */
+static int end_writes(struct offload *o, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; rc >= 0 && o->store.has_weights && i < WALK_BUFFERS; i++)
+        if (o->slot[i].doing == SLOT_WRITING)
+            rc = empty_slot(o, &o->slot[i], e);
     return rc;
 }
 
@@ -136,8 +221,10 @@ static int walk(struct offload *o, struct err *e)
         w.oldest = (w.oldest + 1) % WALK_BUFFERS;
         w.n_reading--;
         TRY(update_piece(o, s, e));
-        if (piece + 1 == o->of.end[v])
-            set_state(o, v, VECTOR_NEW);
+        if (piece + 1 < o->of.end[v])
+            continue;
+        TRY(end_writes(o, e));
+        set_state(o, v, VECTOR_NEW);
     }
 out:
     for (int i = 0; i < WALK_BUFFERS; i++) {
@@ -151,7 +238,7 @@ out:
 /* Makes B the state, where all of it is there. Under the lock. */
 static void end_update(struct offload *o)
 {
-    struct aio_count now = aio_count(o->files.aio);
+    struct aio_count now = aio_count(o->aio);
     for (int v = 0; v < o->of.n_vectors; v++)
         if (o->state[v] != VECTOR_NEW)
             return;
@@ -227,20 +314,25 @@ static float *memory_of(const struct state_store *s, int v, enum zero_state k)
     return NULL;
 }
 
-static int read_state(struct state_store *s, int v, enum zero_state k, int64_t at, int64_t n, float *out,
+static enum kind kind_of(enum zero_state k)
+{
+    return k == ZERO_WEIGHT ? KIND_WEIGHTS : (enum kind)(k - ZERO_MASTER);
+}
+
+static int read_state(struct state_store *s, int v, enum zero_state k, int64_t at, int64_t n, void *out,
                       struct err *e)
 {
     struct offload *o = offload_of(s);
     int rc = be_idle(o, e);
-    return rc < 0 ? rc : sections_move(o, v, k, at, n, out, NULL, e);
+    return rc < 0 ? rc : sections_move(o, v, kind_of(k), at, n, out, NULL, e);
 }
 
-static int write_state(struct state_store *s, int v, enum zero_state k, int64_t at, int64_t n,
-                       const float *in, struct err *e)
+static int write_state(struct state_store *s, int v, enum zero_state k, int64_t at, int64_t n, const void *in,
+                       struct err *e)
 {
     struct offload *o = offload_of(s);
     int rc = be_idle(o, e);
-    return rc < 0 ? rc : sections_move(o, v, k, at, n, NULL, in, e);
+    return rc < 0 ? rc : sections_move(o, v, kind_of(k), at, n, NULL, in, e);
 }
 
 /* Before the first vector of an update: the one before is complete, the buffers are the walk's. */
@@ -253,7 +345,7 @@ static int begin_walk(struct offload *o, struct err *e)
         o->rc = rc;
         o->err = *e;
     }
-    o->before = aio_count(o->files.aio);
+    o->before = aio_count(o->aio);
     return rc;
 }
 
@@ -268,7 +360,9 @@ static int is_ahead(const struct offload *o)
 static int begin(struct state_store *s, struct err *e)
 {
     struct offload *o = offload_of(s);
-    int rc = 0;
+    int rc = side_settle(o, e);
+    if (rc < 0)
+        return rc;
     pthread_mutex_lock(&o->lock);
     if (o->begun || !is_ahead(o))
         rc = begin_walk(o, e);
@@ -305,6 +399,8 @@ static void ahead(struct state_store *s, int v)
 {
     struct offload *o = offload_of(s);
     struct err ignored;
+    if (side_settle(o, &ignored) < 0)
+        return;
     pthread_mutex_lock(&o->lock);
     int rc = o->begun || !is_ahead(o) ? begin_walk(o, &ignored) : 0;
     if (rc >= 0 && o->state[v] == VECTOR_OLD) {
@@ -317,17 +413,23 @@ static void ahead(struct state_store *s, int v)
 /* The weights of a vector that was updated ahead, as they were: generation A still has their masters. */
 static int restore(struct offload *o, int v, struct err *e)
 {
-    struct state_files *f = &o->files;
+    struct walk_slot *s = &o->slot[0];
     int rc = 0;
-    for (int i = o->of.first[v]; i < o->of.end[v]; i++) {
-        const struct piece *p = &o->of.piece[i];
-        struct aio_job j;
-        char *buf = o->slot[0].buf;
-        state_files_job(f, &j, f->now, i, 0, 1, buf, 0);
-        aio_start(f->aio, &j);
-        TRY(aio_wait(f->aio, &j, e));
-        TRY(state_files_check(f, f->now, i, 0, 1, buf, e));
-        TRY(o->store.update.restore(o->store.update.ctx, v, p->at, p->n, (float *)(void *)buf, e));
+    for (s->piece = o->of.first[v]; s->piece < o->of.end[v]; s->piece++) {
+        struct state_place masters = state_place_of(&o->files, KIND_MASTER, o->files.now, s->piece);
+        struct state_piece p = piece_of(o, s);
+        struct aio_job j = state_place_job(&masters, 1, s->buf, 0);
+        aio_start(o->aio, &j);
+        TRY(aio_wait(o->aio, &j, e));
+        TRY(state_place_check(&o->files, &masters, s->buf, e));
+        TRY(o->store.update.restore(o->store.update.ctx, &p, e));
+        if (!p.weights)
+            continue;
+        struct state_place weights = state_place_of(&o->files, KIND_WEIGHTS, 0, s->piece);
+        state_place_sum(&weights, p.weights);
+        j = state_place_job(&weights, 1, p.weights, 1);
+        aio_start(o->aio, &j);
+        TRY(aio_wait(o->aio, &j, e));
     }
 out:
     return rc;
@@ -359,7 +461,11 @@ const struct state_ops offload_in_files = { .memory = memory_of,
                                             .begin = begin,
                                             .wait = wait_vector,
                                             .ahead = ahead,
-                                            .cancel = cancel };
+                                            .cancel = cancel,
+                                            .put_grads = side_put_grads,
+                                            .get_grads = side_get_grads,
+                                            .fetch = side_fetch,
+                                            .fetched = side_fetched };
 
 int walk_open(struct offload *o, struct err *e)
 {

@@ -18,10 +18,10 @@ static int begin(struct state_store *s, struct err *e)
     struct zero *z = zero_of(s);
     int rc = 0;
     for (int v = 0; rc >= 0 && v < z->n_vectors; v++) {
-        float *state[ZERO_STATES];
+        struct state_piece p = { .v = v, .n = z->vector[v].own };
         for (enum zero_state k = 0; k < ZERO_STATES; k++)
-            state[k] = memory_of(s, v, k);
-        rc = s->update.run(s->update.ctx, v, 0, z->vector[v].own, state, e);
+            p.state[k] = memory_of(s, v, k);
+        rc = s->update.run(s->update.ctx, &p, e);
     }
     return rc;
 }

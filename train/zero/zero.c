@@ -24,6 +24,7 @@ static int open_state(struct zero *z, int v, struct err *e)
     const struct zero_group *g = group_of(z, v);
     int64_t flat = z->m->local.unit[v].flat, slice = flat / g->size;
     int here = z->store == &z->in_memory;
+    int weights = z->stage == 0 || (z->stage == 3 && !z->store->has_weights);
 
     x->own_begin = z->stage ? slice * g->rank : 0;
     x->own = z->stage ? slice : flat;
@@ -34,11 +35,11 @@ static int open_state(struct zero *z, int v, struct err *e)
     }
     if (here && z->m->dt != DT_F32)
         x->master = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
-    if (z->stage == 0 || z->stage == 3)
+    if (weights)
         x->weight = comm_alloc(g->ranks, MEM_PARAMS,
                                (size_t)(z->stage == 3 ? slice : flat) * dtype_size(z->m->dt) + 64);
     if ((here && (!x->exp_avg || !x->exp_avg_sq || (z->m->dt != DT_F32 && !x->master))) ||
-        ((z->stage == 0 || z->stage == 3) && !x->weight))
+        (weights && !x->weight))
         return missing(e, "weights and optimizer state");
     return 0;
 }
@@ -75,6 +76,8 @@ static int open_all(struct zero *z, struct err *e)
         rc = zero_open_grads(z, e);
     if (rc >= 0)
         rc = zero_open_update(z, e);
+    if (rc >= 0)
+        rc = zero_open_spill(z, e);
     TRY(comm_agree(z->group[GROUP_DENSE].ranks, rc, e));
     for (int v = 0; v < z->n_vectors; v++)
         TRY(open_shared(z, v, e));
@@ -151,6 +154,7 @@ void zero_close(struct zero *z)
         zero_close_grads(z);
         zero_close_slots(z);
         zero_close_update(z);
+        zero_close_spill(z);
     }
     for (int v = 0; z->m && v < z->n_vectors; v++)
         close_vector(z, v);
@@ -196,6 +200,7 @@ int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const 
 struct filling {
     struct ring ring;
     float *buf;
+    float *rounded; /* weights for a store */
 };
 
 /* Loads one state of one part: the elements that this rank holds, in chunks. Weights are rounded before
@@ -220,8 +225,11 @@ static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn,
         if (!state) {
             got = hi - lo < CHUNK ? hi - lo : CHUNK;
             int rc = fn(ctx, from_weight ? ZERO_WEIGHT : s, q, &p->box, lo, lo + got, to->buf, e);
+            if (rc >= 0 && weight)
+                KERNEL(z->m->dev->host, round_to, to->rounded, z->m->dt, to->buf, got);
             if (rc >= 0)
-                rc = z->store->ops->write(z->store, p->vector, s, p->offset + lo - begin, got, to->buf, e);
+                rc = z->store->ops->write(z->store, p->vector, s, p->offset + lo - begin, got,
+                                          weight ? to->rounded : to->buf, e);
             if (rc < 0)
                 return rc;
             continue;
@@ -261,8 +269,8 @@ static int load_own(struct zero *z, int part, zero_fill fn, void *ctx, struct fi
 int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATES], struct err *e)
 {
     const struct dev_executor mine = { 0 };
-    struct filling to = { .buf = malloc(CHUNK * sizeof *to.buf) };
-    int rc = to.buf ? 0 : missing(e, "a chunk of a checkpoint");
+    struct filling to = { .buf = malloc(CHUNK * sizeof *to.buf), .rounded = malloc(CHUNK * sizeof *to.buf) };
+    int rc = to.buf && to.rounded ? 0 : missing(e, "a chunk of a checkpoint");
     TRY(rc);
     TRY(ring_open(&to.ring, z->m->dev, &mine, RING_BUFFER_BYTES, e));
     /* one state after the other: files hold them in this order */
@@ -281,6 +289,7 @@ int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATE
 out:
     ring_close(&to.ring);
     free(to.buf);
+    free(to.rounded);
     return rc;
 }
 
@@ -291,13 +300,14 @@ const void *zero_piece(const struct zero *z, enum zero_state s, const struct par
     if (own)
         return s == ZERO_WEIGHT ? own + (p->flat - z->m->local.part[p->part].offset) : NULL;
     if (s == ZERO_WEIGHT)
-        return (char *)x->weight + (p->flat - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
+        return !x->weight ? NULL
+                          : (char *)x->weight + (p->flat - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
     const float *state = z->store->ops->memory(z->store, z->m->local.part[p->part].vector, s);
     return state ? state + (p->flat - x->own_begin) : NULL;
 }
 
 int zero_read_piece(const struct zero *z, enum zero_state s, const struct param_piece *p, int64_t at,
-                    int64_t n, float *out, struct err *e)
+                    int64_t n, void *out, struct err *e)
 {
     int v = z->m->local.part[p->part].vector;
     return z->store->ops->read(z->store, v, s, p->flat - z->vector[v].own_begin + at, n, out, e);

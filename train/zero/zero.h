@@ -47,7 +47,9 @@ struct zero;
 struct zero_options {
     int stage, overlap;
     struct state_store *store; /* of masters and moments, borrowed; NULL: the device's memory */
-    int elsewhere;             /* zero_measure: a store has them, in memory that is counted apart */
+    /* for zero_measure: a store has masters and moments, summed gradients, weights of stage 3, in memory that
+     * is counted apart */
+    int elsewhere, no_grads, no_weights;
 };
 /* The groups that ZeRO works in, borrowed. */
 struct zero_groups {
@@ -100,6 +102,8 @@ void zero_expect(struct zero *z, const struct adamw *h, double weight_decay);
 int zero_discard(struct zero *z, struct err *e);
 /* Elements of vector v of which a rank of its group keeps the state. */
 int64_t zero_own(const struct model *m, int stage, int v);
+/* Partial sums over super-steps that a rank keeps of its slices. */
+int zero_shard_levels(const struct batch_plan *b, int stage);
 
 /* ---- saving ---- */
 /* Device memory of one state of a piece (params_pieces); NULL: a store has it elsewhere. Only pieces that
@@ -107,6 +111,6 @@ int64_t zero_own(const struct model *m, int stage, int v);
 const void *zero_piece(const struct zero *z, enum zero_state s, const struct param_piece *p);
 /* Elements [at, at + n) of a piece that is elsewhere, to the host's memory. */
 int zero_read_piece(const struct zero *z, enum zero_state s, const struct param_piece *p, int64_t at,
-                    int64_t n, float *out, struct err *e);
+                    int64_t n, void *out, struct err *e);
 
 #endif

@@ -118,29 +118,55 @@ static void pack_share(void *arg)
     model_pack(z->m, x->vector, &from, &s->uw, x->packs);
 }
 
-static int finish_gathers(struct zero_slot *s, struct err *e)
-{
-    int rc = 0;
-    for (int g = 0; rc >= 0 && g < GROUPS; g++)
-        rc = comm_finish(&s->of[g].gather, e);
-    return rc;
-}
-
-/* Starts to gather one vector of unit s->holds. */
-static int fetch_vector(struct zero_slot *s, int group, struct err *e)
+/* Starts to gather a vector from `own`, this rank's slice. */
+static int start_gather(struct zero_slot *s, int group, const void *own, struct err *e)
 {
     struct zero *z = s->z;
     struct slot_vector *x = &s->of[group];
     const struct zero_group *g = &z->group[group];
+    size_t bytes = (size_t)(z->m->local.unit[x->vector].flat / g->size) * dtype_size(z->m->dt);
+    return comm_start_all_gather_shared(&x->gather, g->ranks, x->flat, own, bytes,
+                                        (struct comm_callback){ s->packed ? pack_share : NULL, x }, e);
+}
+
+static int store_slot(const struct zero_slot *s, int group) { return (int)(s - s->z->slot) * GROUPS + group; }
+_Static_assert(ZERO_SLOTS *GROUPS <= STATE_FETCHES, "a fetch for every vector of every slot");
+
+/* What a store brings is gathered when it is there. */
+static int finish_gathers(struct zero_slot *s, struct err *e)
+{
+    struct zero *z = s->z;
+    int rc = 0;
+    for (int g = 0; rc >= 0 && g < GROUPS; g++) {
+        struct slot_vector *x = &s->of[g];
+        if (x->reading) {
+            x->reading = 0;
+            rc = z->store->ops->fetched(z->store, store_slot(s, g), e);
+            if (rc >= 0)
+                rc = start_gather(s, g, x->own ? x->own : x->flat, e);
+        }
+        if (rc >= 0)
+            rc = comm_finish(&x->gather, e);
+    }
+    return rc;
+}
+
+/* Starts to gather one vector of unit s->holds, or to bring this rank's slice from the store. */
+static int fetch_vector(struct zero_slot *s, int group, struct err *e)
+{
+    struct zero *z = s->z;
+    struct slot_vector *x = &s->of[group];
     int v = zero_vector_of(z->m, s->holds, group);
 
     if (v < 0)
         return 0;
-    size_t bytes = (size_t)(z->m->local.unit[v].flat / g->size) * dtype_size(z->m->dt);
     x->vector = v;
     model_point(z->m, v, x->flat, &s->uw);
-    return comm_start_all_gather_shared(&x->gather, g->ranks, x->flat, z->vector[v].weight, bytes,
-                                        (struct comm_callback){ s->packed ? pack_share : NULL, x }, e);
+    if (!z->store->has_weights)
+        return start_gather(s, group, z->vector[v].weight, e);
+    int rc = z->store->ops->fetch(z->store, store_slot(s, group), v, x->own ? x->own : x->flat, e);
+    x->reading = rc >= 0;
+    return rc;
 }
 
 /* Starts to gather unit u into a slot, and with `pack` to pack it there. The tied head's packs need unit 0
@@ -218,7 +244,8 @@ static int soon_gathered(struct weights *w, int u, int backward, struct err *e)
     struct zero *z = (struct zero *)w;
     struct zero_slot *s;
     /* the computation does not wait for the next unit's update */
-    return z->overlap && !slot_of(z, u) && !zero_is_late(z, u) ? fetch(z, u, !backward, &s, e) : 0;
+    int ahead = z->overlap || z->store->has_weights;
+    return ahead && !slot_of(z, u) && !zero_is_late(z, u) ? fetch(z, u, !backward, &s, e) : 0;
 }
 
 const struct weights zero_borrow_gathered = { get_gathered, put_gathered, soon_gathered };
@@ -248,12 +275,26 @@ void zero_slot_sizes(const struct model *m, struct slot_size size[ZERO_SLOTS][GR
     }
 }
 
+static void *aligned(void *p, size_t align) { return (char *)p + (align - (uintptr_t)p % align) % align; }
+
 static int open_slot_vector(struct zero *z, struct slot_vector *x, int group, const struct slot_size *size,
                             struct err *e)
 {
-    struct comm *ranks = z->group[group].ranks;
+    const struct zero_group *g = &z->group[group];
+    struct comm *ranks = g->ranks;
+    size_t flat = (size_t)size->flat * dtype_size(z->m->dt), align = (size_t)z->store->align, more = 64;
     int rc = 0;
-    TRY(comm_alloc_shared(&x->flat, ranks, MEM_PARAMS, (size_t)size->flat * dtype_size(z->m->dt) + 64, e));
+
+    if (z->store->has_weights)
+        more = 2 * align;
+    TRY(comm_alloc_shared(&x->memory, ranks, MEM_PARAMS, flat + more, e));
+    x->flat = z->store->has_weights && g->size == 1 ? aligned(x->memory, align) : x->memory;
+    if (z->store->has_weights && g->size > 1) {
+        x->own_memory = mem_alloc(z->m->dev->mem, MEM_PARAMS, flat / (size_t)g->size + more);
+        x->own = aligned(x->own_memory, align);
+        rc = x->own_memory ? 0 : err_set(e, ERR_MEMORY, "no memory for a unit's slice: use more ranks");
+        TRY(comm_agree(ranks, rc, e));
+    }
     TRY(comm_alloc_shared(&x->packs, ranks, MEM_PARAMS, size->packs + 64, e));
 out:
     return rc;
@@ -287,9 +328,10 @@ void zero_close_slots(struct zero *z)
     struct err ignored;
     for (int i = 0; i < ZERO_SLOTS; i++) {
         struct zero_slot *s = &z->slot[i];
-        finish_gathers(s, &ignored);
         for (int g = 0; g < GROUPS; g++) {
-            comm_free_shared(z->group[g].ranks, s->of[g].flat, &ignored);
+            comm_finish(&s->of[g].gather, &ignored);
+            mem_free(z->m->dev->mem, s->of[g].own_memory);
+            comm_free_shared(z->group[g].ranks, s->of[g].memory, &ignored);
             comm_free_shared(z->group[g].ranks, s->of[g].packs, &ignored);
         }
         unit_weights_close(&s->uw);

@@ -45,6 +45,9 @@ struct slot_vector {
     struct zero_slot *slot;
     int vector; /* the one last fetched */
     void *flat, *packs;
+    void *memory;                /* flat lies in it, aligned for a store that has the weights */
+    void *own, *own_memory;      /* this rank's slice on its way from such a store; with other ranks only */
+    int reading;                 /* from the store */
     struct comm_request *gather; /* under way; NULL: none */
 };
 struct zero_slot {
@@ -66,6 +69,8 @@ struct zero {
     struct zero_group group[GROUPS];
     int stage, overlap, n_units, n_vectors;
     struct batch_plan plan;
+    struct xsum squares;    /* of this step's gradients that a store has */
+    float *spilled[2];      /* runs of them on their way; NULL: none */
     int64_t super;          /* the super-step that runs */
     int n_levels, n_shards; /* partial sums kept a vector: of whole vectors, of slices */
     int packed;             /* stages 0 to 2: packs are those of the current weights */
@@ -116,8 +121,30 @@ void zero_forget_packs(struct zero *z);
 /* Memory of the gradients. ERR_MEMORY. */
 int zero_open_grads(struct zero *z, struct err *e);
 void zero_close_grads(struct zero *z); /* also finishes sums under way */
-/* Summed gradients of vector v from element `begin` on. */
+/* Summed gradients of vector v from element `begin` on, where they are in memory. */
 float *zero_summed(const struct zero *z, int v, int64_t begin);
+
+/* How super-step s of S joins the sums before it: `merges` additions, beginning with partial sum depth -
+ * 1; the sum is then partial sum depth - merges. */
+struct joining {
+    int depth, merges;
+};
+/* Of the super-step that runs. */
+struct joining zero_joining(const struct zero *z);
+/* First and last pipeline rank exchange their parts of the tied embedding's gradient. */
+int zero_swap_tied(struct zero *z, float *look_up, float *head, int64_t n, struct err *e);
+/* Adds the squares of elements [begin, begin + n) of vector v to those of the step. */
+void zero_add_squares(struct zero *z, int v, int64_t begin, int64_t n, const float *g);
+
+/* ---- zero_spill.c: gradients that a store keeps ---- */
+int zero_open_spill(struct zero *z, struct err *e);
+void zero_close_spill(struct zero *z);
+double zero_spill_bytes(void);
+/* Adds sum[n], elements [begin, begin + n) of the super-step that runs, to the vector's counter. Changes
+ * sum. */
+int zero_spill(struct zero *z, int v, int64_t begin, int64_t n, float *sum, struct err *e);
+/* Adds the tied head's part to the look-up part. Collective over pp. */
+int zero_join_spilled(struct zero *z, struct err *e);
 
 /* ---- zero_update.c ---- */
 extern const struct state_ops state_in_memory; /* state_memory.c */

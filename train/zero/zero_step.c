@@ -40,11 +40,6 @@ static float *level_of(struct grads *g, int v, int j)
 }
 
 /* ---- the counter over super-steps ---- */
-/* How super-step s of S joins the sums before it: `merges` additions, beginning with partial sum depth -
- * 1. */
-struct joining {
-    int depth, merges;
-};
 static struct joining join_in_tree(int64_t S, int64_t s)
 {
     return (struct joining){ tree_depth_before(S, s), tree_merges(S, s) };
@@ -55,10 +50,15 @@ static struct joining join_in_chain(int64_t S, int64_t s)
     return (struct joining){ s > 0, s > 0 };
 }
 
+struct joining zero_joining(const struct zero *z)
+{
+    return (ALTERED("super_counter") ? join_in_chain : join_in_tree)(z->plan.supers, z->super);
+}
+
 /* Adds v[n], a finished part of the super-step that runs, to the vector's counter. */
 static void add_shard(struct zero *z, struct zero_vector *x, float *v, int64_t n)
 {
-    struct joining j = (ALTERED("super_counter") ? join_in_chain : join_in_tree)(z->plan.supers, z->super);
+    struct joining j = zero_joining(z);
     for (int k = 0; k < j.merges; k++) {
         const float *in[2] = { x->shard[--j.depth], v };
         KERNEL(z->m->dev, tree_add, v, in, 2, n);
@@ -77,7 +77,9 @@ static int finish_sum(struct zero *z, int v, struct err *e)
 
     if (!x->sum_of)
         return 0;
-    if ((rc = comm_finish(&x->sum, e)) >= 0 && z->n_shards)
+    if ((rc = comm_finish(&x->sum, e)) >= 0 && z->store->has_grads)
+        rc = zero_spill(z, v, kept.begin, kept.n, x->sum_of + kept.begin, e);
+    else if (rc >= 0 && z->n_shards)
         add_shard(z, x, x->sum_of + kept.begin, kept.n);
     x->sum_of = NULL;
     if (rc >= 0)
@@ -208,7 +210,7 @@ static struct rotation rotation_of(const struct model *m, const struct batch_pla
 }
 
 /* Partial sums over super-steps: a step of one needs none where the sum stays in the vector's own buffer. */
-static int shard_levels(const struct batch_plan *b, int stage)
+int zero_shard_levels(const struct batch_plan *b, int stage)
 {
     return stage >= 2 || b->supers > 1 ? tree_levels(b->supers, 1) : 0;
 }
@@ -221,9 +223,19 @@ static double sharers_of(const struct model *m, int sharers, int group)
     return sharers > sources ? sharers / sources : 1;
 }
 
-/* What ZeRO-3 gathers into. */
-static double slots_bytes(const struct model *m, int sharers)
+/* Ranks that divide a vector of this group. */
+static int slices_of(const struct model *m, int group)
 {
+    for (int v = 0; v < m->local.n_trained; v++)
+        if ((int)m->local.unit[v].group == group)
+            return m->local.unit[v].n_slices;
+    return 1;
+}
+
+/* What ZeRO-3 gathers into; with `apart` a slice comes from a store through memory of its own. */
+static double slots_bytes(const struct model *m, int sharers, int apart)
+{
+    const int ranks[GROUPS] = { slices_of(m, GROUP_DENSE), slices_of(m, GROUP_EXPERT) };
     struct slot_size size[ZERO_SLOTS][GROUPS];
     double sum = 0;
 
@@ -232,6 +244,8 @@ static double slots_bytes(const struct model *m, int sharers)
         for (int g = 0; g < GROUPS; g++) {
             double bytes = (double)size[i][g].flat * (double)dtype_size(m->dt) + (double)size[i][g].packs;
             sum += bytes / sharers_of(m, sharers, g);
+            if (apart && ranks[g] > 1)
+                sum += (double)size[i][g].flat * (double)dtype_size(m->dt) / ranks[g];
         }
     return sum;
 }
@@ -240,8 +254,9 @@ void zero_measure(const struct model *m, int sharers, struct zero_options how, c
                   double bytes[MEM_CATS])
 {
     double el = (double)dtype_size(m->dt), own = 0, grads = 0, whole = 0;
-    double shared = how.stage == 3 ? slots_bytes(m, sharers) : 0;
-    int levels = tree_levels(b->local, b->micro), shards = shard_levels(b, how.stage), n = m->local.n_trained;
+    double shared = how.stage == 3 ? slots_bytes(m, sharers, how.no_weights) : 0;
+    int levels = tree_levels(b->local, b->micro), shards = how.no_grads ? 0 : zero_shard_levels(b, how.stage),
+        n = m->local.n_trained;
 
     for (int v = 0; v < n + m->table.cfg.tied; v++) {
         const struct unit_part *of = &m->local.unit[v == n ? 0 : v];
@@ -258,8 +273,8 @@ void zero_measure(const struct model *m, int sharers, struct zero_options how, c
         struct rotation rotation = rotation_of(m, b, how, g);
         grads += 4.0 * (double)(rotation.flat[0] + rotation.flat[1]);
     }
-    bytes[MEM_PARAMS] += shared + (how.stage == 3 ? own * el : whole);
-    bytes[MEM_GRADS] += grads;
+    bytes[MEM_PARAMS] += shared + (how.stage == 3 && !how.no_weights ? own * el : whole);
+    bytes[MEM_GRADS] += grads + (how.no_grads ? zero_spill_bytes() : 0);
     bytes[MEM_OPTIM] += how.elsewhere ? 0 : (m->dt == DT_F32 ? 8 : 12) * own;
 }
 
@@ -273,7 +288,7 @@ static int open_vector_grads(struct zero *z, int v, struct err *e)
         if (!(x->level[j] = comm_alloc(z->group[group].ranks, MEM_GRADS, (size_t)flat * 4 + 64)))
             return err_set(e, ERR_MEMORY,
                            "no memory for gradients: use a higher --zero or a larger --micro-batch");
-    for (int j = 0; j < z->n_shards; j++)
+    for (int j = 0; !z->store->has_grads && j < z->n_shards; j++)
         if (!(x->shard[j] = dev_alloc(z->m->dev, MEM_GRADS, (size_t)kept_of(z, v).n * 4 + 64)))
             return err_set(e, ERR_MEMORY, "no memory for gradient slices: use more dp ranks");
     return 0;
@@ -288,7 +303,7 @@ int zero_open_grads(struct zero *z, struct err *e)
     z->g = (struct grads){ .n = z->plan.local * inner, .inner = inner, .level = level_of, .done = done };
     z->g.fold = layout_expert_sources(&z->m->local.layout);
     z->g.n_levels = z->n_levels = tree_levels(z->plan.local, z->plan.micro);
-    z->n_shards = shard_levels(&z->plan, z->stage);
+    z->n_shards = zero_shard_levels(&z->plan, z->stage);
     for (int g = 0; g < GROUPS; g++)
         z->rotation[g] = rotation_of(z->m, &z->plan, how, g);
 
@@ -341,7 +356,7 @@ float *zero_summed(const struct zero *z, int v, int64_t begin)
 
 /* First and last pipeline rank each hold the tied embedding and one part of its gradient. They exchange
  * the parts, so that both add the same two. */
-static int swap_tied(struct zero *z, float *look_up, float *head, int64_t n, struct err *e)
+int zero_swap_tied(struct zero *z, float *look_up, float *head, int64_t n, struct err *e)
 {
     int last = comm_size(z->pp) - 1, me = comm_rank(z->pp), rc;
     size_t bytes = (size_t)n * sizeof(float);
@@ -359,8 +374,10 @@ static int join_tied(struct zero *z, struct err *e)
     int64_t begin = z->vector[0].own_begin, n = z->vector[0].own;
     if (!z->m->table.cfg.tied || !z->m->local.unit[0].n)
         return 0;
+    if (z->store->has_grads)
+        return zero_join_spilled(z, e);
     float *look_up = zero_summed(z, 0, begin), *head = zero_summed(z, z->n_vectors, begin);
-    int rc = swap_tied(z, look_up, head, n, e);
+    int rc = zero_swap_tied(z, look_up, head, n, e);
     if (rc >= 0 && !joins_before_sum(z))
         join_head(z, look_up, head, n);
     return rc;
@@ -391,33 +408,50 @@ static int all_count(const struct part *p)
     return 1;
 }
 
-/* Adds the squares of what this rank counts: of each part, its dp slice, so that one dp rank counts an
- * element. */
-static void add_squares(const struct zero *z, struct xsum *s)
+/* Of part p, what lies in elements [begin, end) of its vector, whose gradients are at g. */
+static void add_part(const struct zero *z, struct xsum *s, const struct part *p, int64_t begin, int64_t end,
+                     const float *g)
 {
     void (*add)(const struct zero *z, struct xsum *s, const float *x,
                 int64_t n) = ALTERED("norm_exact") ? add_rounded : add_exact;
     int (*counts)(const struct part *p) = ALTERED("norm_replicas") ? all_count : owner_counts;
+    int64_t lo = begin > p->offset ? begin : p->offset;
+    int64_t hi = end < p->offset + p->count ? end : p->offset + p->count;
+    if (counts(p) && lo < hi)
+        add(z, s, g + (lo - begin), hi - lo);
+}
+
+void zero_add_squares(struct zero *z, int v, int64_t begin, int64_t n, const float *g)
+{
+    const struct unit_part *of = part_of(z, v);
+    for (int i = of->first; i < of->first + of->n; i++)
+        add_part(z, &z->squares, &z->m->local.part[i], begin, begin + n, g);
+}
+
+/* Adds the squares of what this rank counts: of each part, its dp slice, so that one dp rank counts an
+ * element. */
+static void add_squares(const struct zero *z, struct xsum *s)
+{
     for (int i = 0; i < z->m->local.n_parts; i++) {
         const struct part *p = &z->m->local.part[i];
         const struct zero_group *g = &z->group[group_of(z, p->vector)];
         if (model_own(z->m, i))
             continue;
-        int64_t slice = flat_of(z, p->vector) / g->size, lo = slice * g->rank, hi = lo + slice;
-        lo = lo > p->offset ? lo : p->offset;
-        hi = hi < p->offset + p->count ? hi : p->offset + p->count;
-        if (counts(p) && lo < hi)
-            add(z, s, zero_summed(z, p->vector, lo), hi - lo);
+        int64_t slice = flat_of(z, p->vector) / g->size, lo = slice * g->rank;
+        add_part(z, s, p, lo, lo + slice, zero_summed(z, p->vector, lo));
     }
 }
 
 int zero_norm(struct zero *z, double *norm, struct err *e)
 {
-    struct xsum s = { 0 };
+    struct xsum s;
     int rc;
     TRY(finish_sums(z, e));
     TRY(join_tied(z, e));
-    add_squares(z, &s);
+    s = z->squares; /* of gradients that a store has */
+    memset(&z->squares, 0, sizeof z->squares);
+    if (!z->store->has_grads)
+        add_squares(z, &s);
 
     xsum_carry(&s);
     int64_t all[XSUM_LIMBS + 2];

@@ -21,65 +21,70 @@ static char *weight_at(const struct zero *z, const struct zero_vector *x, int64_
     return (char *)x->weight + (element - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
 }
 
-/* Puts weights that the host holds where they belong. */
-static void put_weights(struct zero *z, void *to, const void *from, int64_t n)
+/* The weights of a range: of the piece, or in this rank's memory. */
+static char *weights_of(const struct zero *z, const struct state_piece *p, const struct range *r)
 {
-    dev_write(z->m->dev, to, from, (size_t)n * dtype_size(z->m->dt));
+    return p->weights ? (char *)p->weights + r->at * (int64_t)dtype_size(z->m->dt)
+                      : weight_at(z, &z->vector[p->v], r->lo);
 }
 
 /* AdamW where gradients, states and weights lie in one kind of memory. */
-static void update_here(struct zero *z, const struct zero_vector *x, const struct range *r, const float *g,
-                        float *const state[ZERO_STATES], const struct adamw *h)
+static void update_here(struct zero *z, const struct state_piece *p, const struct range *r, const float *g,
+                        const struct adamw *h)
 {
-    float *master = state[ZERO_MASTER] + r->at;
-    char *weight = weight_at(z, x, r->lo);
+    float *master = p->state[ZERO_MASTER] + r->at;
+    char *weight = weights_of(z, p, r);
     int fp32 = z->m->dt == DT_F32;
-    KERNEL(z->update_dev, adamw, master, fp32 ? NULL : weight, state[ZERO_EXP_AVG] + r->at,
-           state[ZERO_EXP_AVG_SQ] + r->at, g, r->n, h);
+    KERNEL(z->update_dev, adamw, master, fp32 ? NULL : weight, p->state[ZERO_EXP_AVG] + r->at,
+           p->state[ZERO_EXP_AVG_SQ] + r->at, g, r->n, h);
     if (fp32 && (char *)master != weight)
         memcpy(weight, master, (size_t)r->n * sizeof *master);
 }
 
 /* AdamW of the host on states in its memory: gradients come down, weights go up. */
-static void update_staged(struct zero *z, const struct zero_vector *x, const struct range *r, const float *g,
-                          float *const state[ZERO_STATES], const struct adamw *h)
+static void update_staged(struct zero *z, const struct state_piece *p, const struct range *r, const float *g,
+                          const struct adamw *h)
 {
+    const size_t element = dtype_size(z->m->dt);
+    char *weight = weights_of(z, p, r);
     for (int64_t at = 0, n; at < r->n; at += n) {
-        float *master = state[ZERO_MASTER] + r->at + at;
+        float *master = p->state[ZERO_MASTER] + r->at + at;
         int fp32 = z->m->dt == DT_F32;
         n = r->n - at < STAGED ? r->n - at : STAGED;
         dev_read(z->m->dev, z->staged_grads, g + at, (size_t)n * sizeof *g);
         KERNEL(z->update_dev, adamw, master, fp32 ? NULL : z->staged_weights,
-               state[ZERO_EXP_AVG] + r->at + at, state[ZERO_EXP_AVG_SQ] + r->at + at, z->staged_grads, n, h);
-        put_weights(z, weight_at(z, x, r->lo + at), fp32 ? (void *)master : z->staged_weights, n);
+               p->state[ZERO_EXP_AVG] + r->at + at, p->state[ZERO_EXP_AVG_SQ] + r->at + at, z->staged_grads,
+               n, h);
+        dev_write(z->m->dev, weight + (size_t)at * element, fp32 ? (void *)master : z->staged_weights,
+                  (size_t)n * element);
     }
 }
 
 /* A state_update.run. */
-static int update_range(void *ctx, int v, int64_t at, int64_t n, float *const state[ZERO_STATES],
-                        struct err *e)
+static int update_piece(void *ctx, const struct state_piece *p, struct err *e)
 {
     struct zero *z = ctx;
-    const struct unit_part *of = &z->m->local.unit[v];
-    const struct zero_vector *x = &z->vector[v];
+    const struct unit_part *of = &z->m->local.unit[p->v];
     for (int i = of->first; i < of->first + of->n; i++) {
-        const struct part *p = &z->m->local.part[i];
-        struct range r = range_of(x, p, at, n);
+        const struct part *q = &z->m->local.part[i];
+        struct range r = range_of(&z->vector[p->v], q, p->at, p->n);
         struct adamw h = z->adamw;
-        h.weight_decay = z->m->table.p[p->param].decay ? z->weight_decay : 0.0f;
-        if (r.n > 0)
-            (z->staged_grads ? update_staged : update_here)(z, x, &r, zero_summed(z, v, r.lo), state, &h);
+        h.weight_decay = z->m->table.p[q->param].decay ? z->weight_decay : 0.0f;
+        if (r.n <= 0)
+            continue;
+        const float *g = p->grads ? p->grads + r.at : zero_summed(z, p->v, r.lo);
+        (z->staged_grads ? update_staged : update_here)(z, p, &r, g, &h);
     }
     return z->staged_grads ? dev_check(z->m->dev, e) : 0;
 }
 
 /* A state_update.restore. */
-static int restore_range(void *ctx, int v, int64_t at, int64_t n, const float *master, struct err *e)
+static int restore_piece(void *ctx, const struct state_piece *p, struct err *e)
 {
     struct zero *z = ctx;
-    const struct zero_vector *x = &z->vector[v];
+    const struct range all = { z->vector[p->v].own_begin + p->at, p->n, 0 };
     (void)e;
-    KERNEL(z->update_dev, round_to, weight_at(z, x, x->own_begin + at), z->m->dt, master, n);
+    KERNEL(z->update_dev, round_to, weights_of(z, p, &all), z->m->dt, p->state[ZERO_MASTER], p->n);
     return 0;
 }
 
@@ -89,7 +94,7 @@ int zero_open_update(struct zero *z, struct err *e)
     struct dev *d = z->m->dev;
     int in_memory = z->store == &z->in_memory, rc = 0;
 
-    z->store->update = (struct state_update){ update_range, restore_range, z };
+    z->store->update = (struct state_update){ update_piece, restore_piece, z };
     z->update_dev = in_memory ? d : d->host;
     if (z->store->late)
         TRY(dev_open(&z->late_dev, "cpu", 1, d->mem, e));

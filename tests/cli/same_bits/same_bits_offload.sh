@@ -32,20 +32,34 @@ offloaded "--ranks 2 --zero 2" ${every:+"" "--ranks 4 --zero 3" "--tp 2 --ranks 
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps 4 --seq-len 33 --global-batch 4 --threads 1 --clip 100)
 offloaded "--ranks 2 --zero 3" ${every:+"" "--ranks 2" "--ranks 2 --zero 1 --micro-batch 1" "--tp 2 --pp 2 --ranks 4"}
 
+# gradients and weights too
+more=(--offload-grads --offload-params)
+same "all in files" --ranks 2 --zero 3 --micro-batch 1 "${disk[@]}" "${more[@]}"
+same "gradients in files" --zero 2 --micro-batch 1 "${disk[@]}" --offload-grads
+[ "$every" ] && for layout in "--zero 3" "--ranks 2 --zero 3" "--zero 3 --recompute full" "--ranks 4 --zero 3 --tp 2" \
+    "--ranks 4 --zero 3 --pp 2 --micro-batch 1" "--zero 3 --pp 2 --schedule zero-bubble --micro-batch 1"; do
+    read -r -a words <<<"$layout"
+    same "weights in files" "${words[@]}" "${disk[@]}" --offload-params
+    same "gradients in files" "${words[@]}" "${disk[@]}" --offload-grads
+    same "all in files" "${words[@]}" "${disk[@]}" "${more[@]}"
+done
+
 # into files and out of them again
 train resumed --stop-after 2 --offload "$TMP/disk" --ranks 2 --zero 1
 run timeout -k 10 100 "$BIN/ptrain" "${common[@]}" --out "$TMP/resumed" --resume auto --stop-after 3
 claim "a run goes on without offload" [ $rc = 0 ]
-run timeout -k 10 100 "$BIN/ptrain" "${common[@]}" --out "$TMP/resumed" --resume auto --offload "$TMP/disk" --ranks 2 --zero 3
+run timeout -k 10 100 "$BIN/ptrain" "${common[@]}" --out "$TMP/resumed" --resume auto --offload "$TMP/disk" --ranks 2 --zero 3 "${more[@]}"
 claim "and with it again" [ $rc = 0 ]
 claim "to the same state" [ "$(state_of "$out")" = "$ref_state" ]
 
 family "$TMP/model.json" mixtral
-offloaded "--ranks 2 --ep 2 --zero 1" ${every:+"--ranks 4 --ep 2 --tp 2 --zero 3" "--tp 2"}
+offloaded "--ranks 2 --ep 2 --zero 3 --offload-grads --offload-params" ${every:+"--ranks 2 --ep 2 --zero 1"} ${every:+"--ranks 4 --ep 2 --tp 2 --zero 3" "--tp 2"}
 
 # beside a device's memory: in the host's, and in files
 family "$TMP/model.json" qwen2
 [ "$every" ] && offloaded "--ranks 2 --zero 2" || reference
+same "a tied embedding" --zero 3 --micro-batch 1 "${disk[@]}" "${more[@]}"
+same "a tied embedding on two stages" --pp 2 --zero 3 --micro-batch 1 "${disk[@]}" --offload-grads
 export SHARDLINE_DEVICE=$fake_device
 [ "$every" ] && same "in the host's memory" --device cuda --offload cpu
 same "in the host's memory, with slices" --device cuda --offload cpu --ranks 2 --zero 3
@@ -58,7 +72,8 @@ if [ "$every" ]; then
         for dtype in fp32 bf16; do
             common=(--data "$TMP/text" --model "$TMP/model.json" --steps 3 --seq-len 33 --global-batch 4 --threads 1 \
                 --dtype $dtype)
-            offloaded "" "--tp 2 --ranks 4 --zero 1" "--ranks 2 --zero 3"
+            offloaded "" "--tp 2 --ranks 4 --zero 1" "--ranks 2 --zero 3" \
+                "--ranks 2 --zero 3 --offload-grads --offload-params --micro-batch 1"
         done
     done
 fi

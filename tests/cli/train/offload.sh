@@ -30,7 +30,7 @@ run timeout 60 "$BIN/ptrain" --data "$TMP/text" --model 70b --seq-len 8 --global
     "${disk[@]}" --dtype bf16
 if grep -q "are needed and" <<<"$err"; then
     claim "a disk that is too small is said before the first step" grep -q \
-        "TB are needed for masters and moments and .* are free: free some space" <<<"$err"
+        "TB are needed and .* are free: free some space" <<<"$err"
     claim "with status 1" [ $rc = 1 ]
 else
     skip "no memory for the tables of 70b, or a disk of 2 TB"
@@ -85,6 +85,14 @@ params=$(sed -n 's/.*"parameters":\([0-9]*\).*/\1/p' "$TMP/bytes.jsonl" | head -
 moved=$(sed -n 's/.*"event":"offload".*"bytes":\([0-9]*\).*/\1/p' "$TMP/bytes.jsonl")
 claim "a step moves 24 bytes a parameter, and what rounds pieces up to 4 KiB: $moved of $params parameters" \
     [ $((moved >= 24 * params && moved <= 24 * params + 100 * 4096)) = 1 ]
+train more "${disk[@]}" --zero 3 --offload-grads --offload-params
+moved=$(sed -n 's/.*"event":"offload".*"bytes":\([0-9]*\).*"side_bytes":\([0-9]*\).*/\1 \2/p' "$TMP/more.jsonl")
+claim "with gradients and bf16 weights the update moves 30 bytes a parameter: $moved of $params parameters" \
+    [ $((${moved% *} >= 30 * params && ${moved% *} <= 30 * params + 200 * 4096)) = 1 ]
+claim "training itself writes 4 and reads 2 to 4 in each of four steps (some units stay from forward to backward)" \
+    [ $((${moved#* } >= 4 * 6 * params && ${moved#* } <= 4 * 8 * params + 400 * 4096)) = 1 ]
+SHARDLINE_AIO=threads SHARDLINE_IO_SHORT=1 same "gradients and weights by threads, in short counts" "${disk[@]}" --zero 3 \
+    --offload-grads --offload-params
 plan=$("$BIN/ptrain" "${common[@]}" "${disk[@]}" --dry-run)
 claim "the plan has the files" grep -q "^files  *[0-9.]* MB a rank, in the folder of --offload" <<<"$plan"
 claim "and what a step moves" grep -q "^disk  *[0-9.]* MB a rank and step, read and written" <<<"$plan"

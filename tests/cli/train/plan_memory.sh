@@ -2,7 +2,7 @@
 # all
 # plan_memory.sh - the peak that every rank's tracked allocator saw, beside what --dry-run plans for the
 # fullest rank: within 5 % in both directions, in all and by category (a category of less than 2 % of the
-# whole: within 2 % of that), for seventeen layouts of a dense model and fifteen of a mixture of experts.
+# whole: within 2 % of that), for twenty-one layouts of a dense model and fifteen of a mixture of experts.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 40000 >"$TMP/text"
 config "$TMP/model.json" hidden_size=256 num_hidden_layers=8 num_attention_heads=8 num_key_value_heads=4 \
@@ -32,7 +32,7 @@ near() {
 compare_layouts() {         # of its input, a layout a line
     local layout words plan all cat
     while read -r layout; do
-        read -r -a words <<<"$layout"
+        read -r -a words <<<"${layout//DISK/$TMP/disk}"
         plan=$("$BIN/ptrain" "${common[@]}" "${words[@]}" --dry-run)
         train one "${words[@]}"
         claim "$layout: runs" [ $rc = 0 ] || continue
@@ -63,6 +63,10 @@ compare_layouts <<'LAYOUTS'
 --ranks 1 --recompute full
 --ranks 2 --dtype bf16
 --pp 2 --tp 2 --ranks 8 --zero 3 --micro-batch 1 --dtype bf16
+--offload DISK
+--offload DISK --dtype bf16 --ranks 2 --zero 1
+--offload DISK --dtype bf16 --zero 3 --micro-batch 2 --offload-grads --offload-params
+--offload DISK --ranks 4 --zero 3 --micro-batch 1 --offload-grads --offload-params
 LAYOUTS
 
 echo '{"model_type":"qwen2_moe","hidden_size":256,"num_hidden_layers":4,"num_attention_heads":8,"num_key_value_heads":4,"head_dim":32,"intermediate_size":704,

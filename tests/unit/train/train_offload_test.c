@@ -16,26 +16,26 @@ struct fake {
     int n_restored;
 };
 
-static int run(void *ctx, int v, int64_t at, int64_t n, float *const state[ZERO_STATES], struct err *e)
+static int run(void *ctx, const struct state_piece *p, struct err *e)
 {
     struct fake *f = ctx;
     (void)e;
-    f->n_updates[v]++;
-    for (int64_t i = 0; i < n; i++) {
-        state[ZERO_MASTER][i] += 1;
-        state[ZERO_EXP_AVG][i] += 2;
-        state[ZERO_EXP_AVG_SQ][i] += 3;
-        f->weight[v][at + i] = state[ZERO_MASTER][i];
+    f->n_updates[p->v]++;
+    for (int64_t i = 0; i < p->n; i++) {
+        p->state[ZERO_MASTER][i] += 1;
+        p->state[ZERO_EXP_AVG][i] += 2;
+        p->state[ZERO_EXP_AVG_SQ][i] += 3;
+        f->weight[p->v][p->at + i] = p->state[ZERO_MASTER][i];
     }
     return 0;
 }
 
-static int restore(void *ctx, int v, int64_t at, int64_t n, const float *master, struct err *e)
+static int restore(void *ctx, const struct state_piece *p, struct err *e)
 {
     struct fake *f = ctx;
     (void)e;
     f->n_restored++;
-    memcpy(f->weight[v] + at, master, (size_t)n * sizeof *master);
+    memcpy(f->weight[p->v] + p->at, p->state[ZERO_MASTER], (size_t)p->n * sizeof(float));
     return 0;
 }
 
@@ -66,11 +66,10 @@ static void open_place(struct place *p, const char *name)
     c.n_layers = 2;
     CHECK_INT(model_shape(&p->m, &c, &lay, (struct rank_at){ 0 }, DT_BF16, 0, &e), 0);
     p->m.dev = p->dev;
-    struct offload_spec spec = { .kind = OFFLOAD_FILES,
+    struct offload_spec spec = { .what = { .kind = OFFLOAD_FILES, .piece_elements = PIECE },
                                  .dir = p->dir,
                                  .out = test_tmp_dir(),
-                                 .all = p->mesh.all,
-                                 .piece_elements = PIECE };
+                                 .all = p->mesh.all };
     CHECK_INT(offload_open(&p->o, &p->m, 0, &spec, &e), 0);
     p->s = offload_store(p->o);
     p->s->update = (struct state_update){ run, restore, &p->fake };
@@ -264,9 +263,10 @@ TEST(files_are_removed_and_those_in_use_are_left_alone)
     struct place p, other;
     struct err e;
     open_place(&p, "removed");
-    struct offload_spec spec = {
-        .kind = OFFLOAD_FILES, .dir = p.dir, .out = test_tmp_dir(), .all = p.mesh.all, .piece_elements = PIECE
-    };
+    struct offload_spec spec = { .what = { .kind = OFFLOAD_FILES, .piece_elements = PIECE },
+                                 .dir = p.dir,
+                                 .out = test_tmp_dir(),
+                                 .all = p.mesh.all };
     CHECK_INT(offload_open(&other.o, &p.m, 0, &spec, &e), -ERR_FILE);
     CHECK_HAS(e.text, "is in use by another run");
     offload_close(other.o);
