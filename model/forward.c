@@ -160,8 +160,10 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                        "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld",
                        (long long)b->n_rows, (long long)b->n_want, (long long)w->rows,
                        (long long)w->logit_rows);
-    for (int unit = at->first_unit; !b->n_rows && unit <= at->last_unit; unit++)
-        TRY(keys_gather(&p, NULL, e));
+    for (int unit = at->first_unit; !b->n_rows && unit <= at->last_unit; unit++) {
+        struct page_place place = page_place(m, unit - 1);
+        TRY(keys_gather(&p, &place, NULL, e));
+    }
     if (!b->n_rows)
         goto out;
     if (m->pos)

@@ -248,9 +248,10 @@ static inline int rows_shared(const struct seq_rows *r) { return r->own_len < r-
 
 /* For sequences of whose rows other ranks compute some, into pages that they all see. Every layer of this
  * rank's stage calls `stored` once, in order, when its keys and values are in the pages and before it reads
- * those of other rows: all of them are there when it returns. */
+ * those of other rows: all of them are there when it returns. The layer lies in the pages of batch.seq, or
+ * with `grouped` in those of batch.grouped: model_page_bytes from page_off on. */
 struct key_exchange {
-    int (*stored)(struct key_exchange *x, struct err *e);
+    int (*stored)(struct key_exchange *x, int grouped, size_t page_off, struct err *e);
 };
 struct batch {
     int64_t n_rows;     /* 0 is allowed with an exchange: then nothing else happens */

@@ -513,7 +513,7 @@ struct mat gradient_input(const struct pass *p, struct mat x);
 int keys_begin(const struct pass *p, struct err *e);
 /* This rank's keys and values of the layer are stored: waits until those of all ranks are in the pages (kv:
  * of one sequence, in training; not read with a key_exchange). Collective over cp. */
-int keys_gather(const struct pass *p, char *kv, struct err *e);
+int keys_gather(const struct pass *p, const struct page_place *at, char *kv, struct err *e);
 /* What attn_dx takes and gives. sums: dk, then dv, of the rows of all cp ranks, one behind the other. group:
  * ranks that hold other query heads of the same kv heads, NULL: none. */
 struct keys_back {

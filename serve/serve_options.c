@@ -61,7 +61,7 @@ static const struct opt table[] = {
       "ranks that share every matrix; the answer has the same bits for each", 1, GRAIN_MAX },
     { OPT_INT,    "cp",                   AT(cp),                 "1",         "N",
       "groups of tp ranks that divide the rows of a step, so that a long prompt's first token comes "
-      "sooner; each has the weights, all share the pages. The same bits", 1, 64 },
+      "sooner; each has the weights, those of a machine share the pages. The same bits", 1, 64 },
     { OPT_INT,    "pp",                   AT(pp),                 "1",         "N",
       "stages that divide the layers, each of tp * cp ranks, for models that tp ranks do not hold. The "
       "same bits", 1, 4096 },

@@ -61,7 +61,7 @@ static int open_groups(struct server *s, struct err *e)
 {
     struct replica_ranks *r = &s->ranks;
     struct comm **axis = s->mesh.axis;
-    int shares, place, rc = 0;
+    int index, n, uneven, rc = 0;
 
     *r = (struct replica_ranks){ .all = axis[AXIS_TP], .tp = axis[AXIS_TP], .stage = axis[AXIS_TP] };
     if (s->o.cp * s->o.pp > 1) {
@@ -76,14 +76,15 @@ static int open_groups(struct server *s, struct err *e)
     if (s->o.cp == 1)
         return 0;
     r->cp = axis[AXIS_CP];
-    comm_shared_group(r->cp, &place, &shares);
-    if (s->dev->memory || shares < comm_size(r->cp))
-        rc = err_set(
-            e, ERR_USAGE,
-            "--cp %lld: its ranks share keys and values in the memory of one machine, and %s: use --tp "
-            "or --replicas, or ranks of one machine",
-            (long long)s->o.cp,
-            s->dev->memory ? "a GPU's ranks have memory of their own" : "some are on another one");
+    comm_shared_group(r->cp, &index, &n);
+    uneven = comm_rank(r->cp) % n != index || comm_size(r->cp) % n;
+    rc = uneven
+             ? err_set(
+                   e, ERR_USAGE,
+                   "--cp %lld: its ranks are divided unevenly among machines, or not in turn: start as many "
+                   "ranks on each",
+                   (long long)s->o.cp)
+             : 0;
     TRY(comm_agree(s->mesh.all, rc, e));
 out:
     return rc;

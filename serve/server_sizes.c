@@ -25,13 +25,14 @@ static int64_t weight_bytes(const struct model_config *c, enum dtype dt, struct 
     return n * (int64_t)dtype_size(dt);
 }
 
-/* Bytes of a page of a group on all ranks of a replica together, where those of cp share one; 0: there is no
- * such group. */
+/* Bytes of a page of a group on all ranks of a replica together, of which those of cp that share memory have
+ * one; 0: there is no such group. */
 static int64_t page_bytes(const struct server *s, int group)
 {
     const struct model_config *c = &s->loaded.cfg;
     int64_t layers = model_group_layers(c, group, c->n_layers);
-    return (int64_t)model_page_bytes_of(c, (int)s->o.tp, server_dtype(s)) * s->o.tp * layers;
+    return (int64_t)model_page_bytes_of(c, (int)s->o.tp, server_dtype(s)) * s->o.tp * layers *
+           (s->o.cp / replica_place(&s->ranks));
 }
 
 int64_t server_kv_bytes(const struct server *s)
@@ -100,7 +101,7 @@ static int64_t rank_kv_bytes(const struct server *s, const struct model *m)
     int64_t layers = 0;
     for (int g = 0; g < PAGE_GROUPS; g++)
         layers += s->size.pool[g].n_pages * model_page_layers(m, g, m->n_layers);
-    return layers * (int64_t)model_page_bytes(m) / s->o.cp;
+    return layers * (int64_t)model_page_bytes(m) / replica_place(&s->ranks);
 }
 
 /* Bytes that all ranks hold besides keys and values: weights, and a step's buffers at the longest context

@@ -164,7 +164,7 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     walk_bias(p, s->part[QKV_BIAS], qkv, 0, qkv.cols);
     TRY(keys_begin(p, e));
     KERNEL(m->dev, rope_store, &a, q, qkv, heads_normed(s) ? &norm : NULL, rope->cos, rope->sin);
-    TRY(keys_gather(p, b->kv, e));
+    TRY(keys_gather(p, &s->attention.page, b->kv, e));
     KERNEL(m->dev, attn, &a, o, buf->lse, q);
     KERNEL(m->dev, linear, rows_of(m->sum_rows, DT_F32, rows, m->hidden), o, weight_pack(p, s, PACK_O));
     rc = 0;

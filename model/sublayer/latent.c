@@ -241,7 +241,7 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     make_q(p, s, b, h);
     TRY(keys_begin(p, e));
     store_keys(p, s, b, &at, h);
-    TRY(keys_gather(p, branch->kv, e));
+    TRY(keys_gather(p, &a->page, branch->kv, e));
     by_heads(p, s, PACK_KEYS, absorbed, rows_of(b->raw_dt, m->dt, rows, q_cols(a)), a->nope + a->rope,
              a->nope);
     KERNEL(m->dev, latent_q, &at, q, absorbed, rows_of(b->raw, DT_F32, rows, q_cols(a)),

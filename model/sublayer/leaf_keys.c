@@ -12,10 +12,13 @@ static int has_cp(const struct pass *p) { return p->m->cp && p->w; }
 
 int keys_begin(const struct pass *p, struct err *e) { return has_cp(p) ? comm_barrier(p->m->cp, e) : 0; }
 
-int keys_gather(const struct pass *p, char *kv, struct err *e)
+int keys_gather(const struct pass *p, const struct page_place *at, char *kv, struct err *e)
 {
-    if (p->exchange)
-        return p->exchange->stored(p->exchange, e);
+    struct attn a = { 0 };
+    if (p->exchange) {
+        page_point(p, at, &a);
+        return p->exchange->stored(p->exchange, at->group && p->grouped, a.page_off, e);
+    }
     if (!has_cp(p))
         return 0;
     struct comm *cp = p->m->cp;

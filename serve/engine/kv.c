@@ -59,8 +59,7 @@ int kv_open(struct kv *kv, struct dev *dev, struct comm *cp, int32_t n_pages, si
     *kv = (struct kv){ .page_bytes = page_bytes, .n_pages = n_pages, .dev = dev, .n_shares = 1 };
     if (cp && comm_alloc_shared(&base, cp, MEM_KV, bytes, e) >= 0) {
         kv->cp = cp;
-        kv->rank = comm_rank(cp);
-        kv->n_shares = comm_size(cp);
+        comm_shared_group(cp, &kv->rank, &kv->n_shares);
     } else if (!cp) {
         base = dev_alloc(dev, MEM_KV, bytes);
     }

@@ -66,7 +66,7 @@ struct kv {
     struct comm *cp;    /* borrowed; NULL: the pages are this rank's alone */
     int rank, n_shares; /* of the ranks that share the pages */
 };
-/* Allocates the pages on dev; cp: once for all its ranks, which lie on one machine; NULL: for this rank.
+/* Allocates the pages on dev; cp: once for all its ranks that share memory; NULL: for this rank.
  * ERR_MEMORY. kv_close() is safe on zeroes. Main thread; both are collective over cp. */
 int kv_open(struct kv *kv, struct dev *dev, struct comm *cp, int32_t n_pages, size_t page_bytes,
             struct err *e);

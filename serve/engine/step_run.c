@@ -20,7 +20,7 @@ static int is_last_stage(const struct replica_ranks *r) { return replica_pp_rank
 static void carve(const struct model *m, const struct replica_ranks *r, const struct step_limits *lim,
                   struct arena *a, struct step_work *w)
 {
-    int64_t rows = step_share_rows(lim->rows, replica_cp(r));
+    int64_t rows = step_share_rows(lim->rows, replica_place(r));
     forward_work_carve(m, a, rows, has_logits(m, r) ? lim->max_wants : 0, &w->forward);
     if (!r->pp || !is_first(r))
         return;
@@ -32,7 +32,7 @@ static void carve(const struct model *m, const struct replica_ranks *r, const st
 static size_t message_bytes(const struct model *m, const struct replica_ranks *r,
                             const struct step_limits *lim)
 {
-    size_t rows = (size_t)step_share_rows(lim->rows, replica_cp(r)) * row_bytes(m), bytes = 0;
+    size_t rows = (size_t)step_share_rows(lim->rows, replica_place(r)) * row_bytes(m), bytes = 0;
     if (!m->has_head)
         bytes += STEPS_AHEAD * rows;
     else if (replica_cp_rank(r))
@@ -47,18 +47,23 @@ size_t step_work_measure(const struct model *m, const struct replica_ranks *r, c
     struct step_work none = { 0 };
     struct arena a = { 0 };
     carve(m, r, lim, &a, &none);
+    if (replica_place(r) < replica_cp(r))
+        a.used += page_gather_measure(replica_cp(r), lim->rows, model_page_bytes(m));
     return a.used + message_bytes(m, r, lim);
 }
 
 int64_t step_model_rows(const struct replica_ranks *r, const struct step_limits *lim)
 {
-    int64_t rows = step_share_rows(lim->rows, replica_cp(r));
+    int64_t rows = step_share_rows(lim->rows, replica_place(r));
     return rows > lim->max_wants ? rows : lim->max_wants;
 }
 
-static int stored(struct key_exchange *x, struct err *e)
+static int stored(struct key_exchange *x, int grouped, size_t page_off, struct err *e)
 {
-    return comm_barrier(((struct step_work *)x)->ranks.cp, e);
+    struct step_work *w = (struct step_work *)x;
+    if (!w->gather.cp)
+        return comm_barrier(w->ranks.cp, e);
+    return page_gather_layer(&w->gather, &w->share, w->message, grouped, page_off, e);
 }
 
 int step_work_open(struct step_work *w, struct model *m, const struct replica_ranks *r,
@@ -78,19 +83,23 @@ int step_work_open(struct step_work *w, struct model *m, const struct replica_ra
 
     if (!r->cp)
         return 0;
-    return step_share_open(&w->share,
-                           &(struct step_share_open){ .n = replica_cp(r),
-                                                      .rank = replica_cp_rank(r),
-                                                      .max_seqs = lim->max_seqs,
-                                                      .rows = lim->rows,
-                                                      .max_wants = lim->max_wants,
-                                                      .hidden = m->hidden },
-                           e);
+    struct step_share_open how = { .n = replica_cp(r),
+                                   .rank = replica_cp_rank(r),
+                                   .place = replica_place(r),
+                                   .max_seqs = lim->max_seqs,
+                                   .rows = lim->rows,
+                                   .max_wants = lim->max_wants,
+                                   .hidden = m->hidden };
+    int rc = step_share_open(&w->share, &how, e);
+    return rc < 0 || how.place == how.n
+               ? rc
+               : page_gather_open(&w->gather, r->cp, m->dev, lim->rows, model_page_bytes(m), e);
 }
 
 void step_work_close(struct step_work *w)
 {
     step_share_close(&w->share);
+    page_gather_close(&w->gather);
     if (w->dev)
         dev_free(w->dev, w->memory);
     memset(w, 0, sizeof *w);
@@ -123,6 +132,7 @@ static struct batch own_rows(struct step_work *w, const struct step_message *p,
     if (!w->ranks.cp)
         return b;
 
+    w->message = p;
     step_share_deal(s, p);
     b.n_rows = s->rows[s->rank];
     b.ids = s->ids;

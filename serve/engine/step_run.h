@@ -11,6 +11,7 @@
 #define SHARDLINE_SERVE_ENGINE_STEP_RUN_H
 
 #include "model/model.h"
+#include "serve/engine/page_gather.h"
 #include "serve/engine/step_message.h"
 #include "serve/engine/step_share.h"
 
@@ -21,6 +22,14 @@ struct replica_ranks {
     struct comm *stage;   /* those of this rank's stage */
 };
 static inline int replica_cp(const struct replica_ranks *r) { return r->cp ? comm_size(r->cp) : 1; }
+/* The ranks of cp that share memory, and so pages, with this one. */
+static inline int replica_place(const struct replica_ranks *r)
+{
+    int rank, n = 1;
+    if (r->cp)
+        comm_shared_group(r->cp, &rank, &n);
+    return n;
+}
 static inline int replica_cp_rank(const struct replica_ranks *r) { return r->cp ? comm_rank(r->cp) : 0; }
 static inline int replica_pp(const struct replica_ranks *r) { return r->pp ? comm_size(r->pp) : 1; }
 static inline int replica_pp_rank(const struct replica_ranks *r) { return r->pp ? comm_rank(r->pp) : 0; }
@@ -36,9 +45,11 @@ struct step_limits {
 struct step_work {
     struct key_exchange exchange; /* the first member: it is passed alone */
     struct replica_ranks ranks;
-    struct step_share share;     /* with cp */
-    struct forward_work forward; /* in … */
-    void *memory;                /* … this device memory */
+    struct step_share share;            /* with cp … */
+    struct page_gather gather;          /* … of several places */
+    const struct step_message *message; /* of the present step; borrowed */
+    struct forward_work forward;        /* in … */
+    void *memory;                       /* … this device memory */
     struct dev *dev;
     float *logits, *stat; /* the first rank of several stages: [max_wants][vocab], [2][max_wants] */
     int n_ahead;          /* steps whose rows the next stage has not taken */

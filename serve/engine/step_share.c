@@ -9,9 +9,10 @@
 
 int step_share_open(struct step_share *s, const struct step_share_open *how, struct err *e)
 {
-    int64_t rows = step_share_rows(how->rows, how->n);
+    int64_t rows = step_share_rows(how->rows, how->place);
     *s = (struct step_share){ .n = how->n,
                               .rank = how->rank,
+                              .place = how->place,
                               .rank_rows = rows,
                               .row_cost = (double)(ROW_COST * how->hidden),
                               .cap = how->rows / STEP_PIECE + 2 * (int64_t)how->max_seqs };
@@ -48,35 +49,50 @@ void step_share_close(struct step_share *s)
 /* Cuts the rows of a sequence where its pages begin. */
 static void cut(struct step_share *s, int seq, const struct attn_seq *q)
 {
+    int whole = (q->pos + q->n_rows - 1) / STEP_PIECE == q->pos / STEP_PIECE;
     for (int64_t done = 0, n; done < q->n_rows; done += n) {
         int64_t left = q->n_rows - done;
         n = STEP_PIECE - (q->pos + done) % STEP_PIECE;
         n = n < left ? n : left;
-        s->piece[s->n_pieces++] = (struct step_piece){ .seq = seq, .row = q->row + done, .n_rows = n };
+        s->piece[s->n_pieces++] = (struct step_piece){
+            .seq = seq, .everywhere = whole && s->place < s->n, .row = q->row + done, .n_rows = n
+        };
     }
 }
 
-/* The rank with the least work of those that have room for n rows: there always is one (step_share_rows). */
-static int idlest(const struct step_share *s, int64_t n)
+/* The rank with the least work of the first `among` that have room for n rows: there always is one
+ * (step_share_rows). */
+static int idlest(const struct step_share *s, int among, int64_t n)
 {
     int best = -1;
-    for (int r = 0; r < s->n; r++)
+    for (int r = 0; r < among; r++)
         if (s->rows[r] + n <= s->rank_rows && (best < 0 || s->work[r] < s->work[best]))
             best = r;
     return best < 0 ? 0 : best;
 }
 
-static void assign(struct step_share *s, const struct attn_seq *seq)
+/* Does the rank compute the piece? */
+static int computes(const struct step_share *s, const struct step_piece *p, int rank)
 {
-    memset(s->work, 0, sizeof *s->work * (size_t)s->n);
-    memset(s->rows, 0, sizeof *s->rows * (size_t)s->n);
+    return p->everywhere ? rank % s->place == p->rank : rank == p->rank;
+}
+
+/* Deals the pieces that every place computes, or the others. */
+static void assign(struct step_share *s, const struct attn_seq *seq, int everywhere)
+{
     for (int i = s->n_pieces - 1; i >= 0; i--) {
         struct step_piece *p = &s->piece[i];
         const struct attn_seq *q = &seq[p->seq];
         double keys = (double)(q->pos + p->row - q->row) + (double)p->n_rows / 2;
-        p->rank = idlest(s, p->n_rows);
-        s->rows[p->rank] += p->n_rows;
-        s->work[p->rank] += (double)p->n_rows * (s->row_cost + keys);
+        if (p->everywhere != everywhere)
+            continue;
+        p->rank = idlest(s, everywhere ? s->place : s->n, p->n_rows);
+        for (int r = 0; r < s->n; r++) {
+            if (!computes(s, p, r))
+                continue;
+            s->rows[r] += p->n_rows;
+            s->work[r] += (double)p->n_rows * (s->row_cost + keys);
+        }
     }
 }
 
@@ -109,21 +125,22 @@ static void list_rows(struct step_share *s, const struct step_message *m)
     s->n_seq = s->divided = 0;
     for (int i = 0; i < s->n_pieces; i++) {
         const struct step_piece *p = &s->piece[i], *before = p - 1;
-        int same_seq = i && before->seq == p->seq, mine = p->rank == s->rank;
+        int same_seq = i && before->seq == p->seq, mine = computes(s, p, s->rank);
 
-        s->divided |= same_seq && before->rank != p->rank;
+        s->divided |= same_seq && (before->rank != p->rank || s->place < s->n);
         if (mine)
             add_run(s, m, p, same_seq && before->rank == p->rank);
         for (; wanted < m->n_want && m->want[wanted] < p->row + p->n_rows; wanted++) {
-            if (mine)
+            if (p->rank == s->rank)
                 s->want[s->wants[p->rank]] = (int32_t)(s->rows[p->rank] + m->want[wanted] - p->row);
             s->order[wanted] = (int32_t)s->wants[p->rank]++;
         }
-        s->rows[p->rank] += p->n_rows;
+        for (int r = 0; r < s->n; r++)
+            s->rows[r] += computes(s, p, r) ? p->n_rows : 0;
     }
 }
 
-/* From a place among a rank's wanted rows to one among those of all ranks. */
+/* From an index among a rank's wanted rows to one among those of all ranks. */
 static void finish_order(struct step_share *s, const struct step_message *m)
 {
     int64_t i = 0;
@@ -142,7 +159,10 @@ void step_share_deal(struct step_share *s, const struct step_message *m)
     s->n_pieces = 0;
     for (int i = 0; i < m->n_seq; i++)
         cut(s, i, &m->seq[0][i]);
-    assign(s, m->seq[0]);
+    memset(s->work, 0, sizeof *s->work * (size_t)s->n);
+    memset(s->rows, 0, sizeof *s->rows * (size_t)s->n);
+    assign(s, m->seq[0], 1);
+    assign(s, m->seq[0], 0);
     list_rows(s, m);
     finish_order(s, m);
 }

@@ -15,25 +15,28 @@ contexts() {
 }
 
 trained --steps 2 --dtype fp32
-run pserve "$TMP/run/step-2" --cp 2 --ranks-per-node 1 --once x
-claim "ranks of two machines do not share pages" [ $rc = 2 ]
-claim "that says what to do" has "$err" "use --tp"
 run pserve "$TMP/run/step-2" --pp 9 --once x
 claim "more stages than layers are refused" [ $rc = 2 -a "$(wc -l <"$TMP/.err")" = 1 ]
+# what --device cuda opens; its ranks have memory of their own
+export SHARDLINE_DEVICE=$BIN/../tests/devices/fake_device.so
+gpu="--device cuda --kv-memory 40MB"
 few="--ctx 512 --max-batch 4 --kv-memory 1400kB few"
 contexts fp32 "--cp 1" "--tp 2 --cp 2 --prefill-chunk 200" "--cp 2 $few" "--pp 2 --cp 2 --prefill-chunk 200" \
+    "--cp 2 $gpu --prefill-chunk 200" \
     ${every:+"--cp 2" "--tp 2 --cp 2 --max-batch 3" "--cp 4" "--cp 8 --prefill-chunk 64"
         "--cp 3 --tp 2 --prefill-chunk 333" "--cp 2 --threads 2" "--cp 2 --prefix-cache off --prefill-chunk 1"
         "--tp 4 --cp 2 --prefill-chunk 1000" "--cp 2 --replicas 2" "--pp 2" "--pp 4 --prefill-chunk 50"
         "--pp 3 --prefix-cache off --prefill-chunk 7" "--pp 2 --tp 2 $few" "--pp 2 --tp 2 --cp 2 --threads 2"
-        "--pp 2 --replicas 2" "--pp 2 --ranks-per-node 1"}
+        "--pp 2 --replicas 2" "--pp 2 --ranks-per-node 1" "--cp 2 --ranks-per-node 1"
+        "--cp 4 --ranks-per-node 2 --prefill-chunk 200" "--cp 4 --pp 2 --ranks-per-node 2"
+        "--cp 3 $gpu --max-batch 3" "--pp 2 --cp 2 $gpu"}
 [ "$every" = all ] || finish
 
 echo "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"sliding_window\":150,\"max_window_layers\":1,$sizes}" \
     >"$TMP/config.json"
 trained --steps 2 --model "$TMP/config.json" --dtype bf16
 contexts "windows in some layers" "--cp 1" "--cp 2 --prefill-chunk 300" "--cp 4 --tp 2" "--cp 2 --prefill-chunk 64" \
-    "--cp 8 --prefill-chunk 640" "--pp 3" "--pp 2 --cp 2 --prefill-chunk 300"
+    "--cp 8 --prefill-chunk 640" "--pp 3" "--pp 2 --cp 2 --prefill-chunk 300" "--cp 2 --ranks-per-node 1 --prefill-chunk 300"
 trained --steps 2 --model tiny-moe --dtype fp32
 contexts experts "--cp 1" "--cp 2 --tp 2 --prefill-chunk 300" "--cp 4" "--pp 2" "--pp 2 --tp 2 --ep 2" \
     "--pp 3 --cp 2 --prefill-chunk 100"

@@ -33,15 +33,21 @@ static void begin(struct step *s)
     s->m = (struct step_message){ .ids = s->ids, .want = s->want, .seq = { s->seq, s->seq } };
 }
 
-static void open_share(struct step_share *s, int n, int rank)
+static void open_share(struct step_share *s, int n, int place, int rank)
 {
     struct err e;
-    struct step_share_open how = { n, rank, SEQS, ROWS, WANTS, 64 };
+    struct step_share_open how = { n, rank, place, SEQS, ROWS, WANTS, 64 };
     CHECK_INT(step_share_open(s, &how, &e), 0);
 }
 
-/* The shares of all ranks of a step: rows once, runs that say where their tokens are. */
-static void check_step(const struct step *x, int n)
+/* Is the sequence one piece? Then every place computes it. */
+static int is_one_piece(const struct attn_seq *q)
+{
+    return q->pos / KV_PAGE == (q->pos + q->n_rows - 1) / KV_PAGE;
+}
+
+/* The shares of all ranks of a step: rows once, or once a place; runs that say where their tokens are. */
+static void check_step(const struct step *x, int n, int place)
 {
     struct step_share s[RANKS];
     int owner[ROWS], seen[ROWS] = { 0 }, writer[SEQS][64], last = 0;
@@ -50,9 +56,9 @@ static void check_step(const struct step *x, int n)
     for (int i = 0; i < SEQS * 64; i++)
         writer[i / 64][i % 64] = -1;
     for (int r = 0; r < n; r++) {
-        open_share(&s[r], n, r);
+        open_share(&s[r], n, place, r);
         step_share_deal(&s[r], &x->m);
-        CHECK(s[r].rows[r] <= step_share_rows(ROWS, n));
+        CHECK(s[r].rows[r] <= step_share_rows(ROWS, place));
         int64_t rows = 0;
         for (int i = 0; i < s[r].n_seq; i++) {
             const struct attn_seq *q = &s[r].seq[0][i];
@@ -63,8 +69,9 @@ static void check_step(const struct step *x, int n)
                 int64_t row = x->seq[seq].row + q->pos + k - x->seq[seq].pos;
                 int *w = &writer[seq][(q->pos + k) / KV_PAGE];
                 CHECK_INT(s[r].ids[rows], 10000 * seq + q->pos + k);
-                CHECK(*w < 0 || *w == r);
-                *w = r;
+                int writes = is_one_piece(&x->seq[seq]) ? r % place : r;
+                CHECK(*w < 0 || *w == writes);
+                *w = writes;
                 owner[row] = r;
                 seen[row]++;
             }
@@ -74,15 +81,17 @@ static void check_step(const struct step *x, int n)
             listed[last++] = s[r].ids[s[r].want[i]];
     }
 
-    for (int64_t i = 0; i < x->m.n_rows; i++)
-        CHECK_INT(seen[i], 1);
+    for (int i = 0; i < x->m.n_seq; i++)
+        for (int64_t k = x->seq[i].row; k < x->seq[i].row + x->seq[i].n_rows; k++)
+            CHECK_INT(seen[k], is_one_piece(&x->seq[i]) ? n / place : 1);
     CHECK_INT(last, x->m.n_want);
     for (int64_t i = 0; i < x->m.n_want; i++)
         CHECK_INT(listed[s[0].order[i]], x->ids[x->m.want[i]]);
     int divided = 0;
     for (int i = 0; i < x->m.n_seq; i++)
         for (int64_t k = 1; k < x->seq[i].n_rows; k++)
-            divided |= owner[x->seq[i].row + k] != owner[x->seq[i].row];
+            divided |= place < n ? !is_one_piece(&x->seq[i])
+                                 : owner[x->seq[i].row + k] != owner[x->seq[i].row];
     for (int r = 0; r < n; r++) {
         CHECK_INT(s[r].divided, divided);
         step_share_close(&s[r]);
@@ -99,7 +108,11 @@ TEST(every_row_is_on_one_rank_and_wanted_rows_are_in_order)
             int64_t left = ROWS - s.m.n_rows - (n - i), rows = up_to(&r, 3) ? 1 : 1 + up_to(&r, left);
             add_seq(&s, up_to(&r, 2000), rows, up_to(&r, 2) ? 1 : up_to(&r, rows + 1));
         }
-        check_step(&s, 1 + (int)up_to(&r, RANKS));
+        int n = 1 + (int)up_to(&r, RANKS);
+        check_step(&s, n, n);
+        check_step(&s, n, 1);
+        if (n % 2 == 0)
+            check_step(&s, n, 2);
     }
 }
 
@@ -109,7 +122,7 @@ TEST(a_long_chunk_is_divided_evenly_with_its_late_pages_on_both_ranks)
     struct step_share a;
     begin(&s);
     add_seq(&s, 0, 512, 1);
-    open_share(&a, 2, 0);
+    open_share(&a, 2, 2, 0);
     step_share_deal(&a, &s.m);
     CHECK_INT(a.rows[0], 256);
     CHECK_INT(a.divided, 1);
@@ -127,7 +140,7 @@ TEST(decoding_alone_divides_no_sequence)
     begin(&s);
     for (int i = 0; i < 8; i++)
         add_seq(&s, 100 * i + 63, 1, 1);
-    open_share(&a, 4, 1);
+    open_share(&a, 4, 4, 1);
     step_share_deal(&a, &s.m);
     CHECK_INT(a.divided, 0);
     for (int r = 0; r < 4; r++)
