@@ -5,11 +5,11 @@
 /* Buffers of a layer for `rows` rows: the bodies' own from a, lists from host, the stream and its norm shared
  * by all branches. */
 static void carve_layer(const struct model *m, const struct forward_work *w, int unit, int64_t rows,
-                        struct arena *a, struct arena *host, struct unit_buf *b)
+                        int64_t most_rows, struct arena *a, struct arena *host, struct unit_buf *b)
 {
     const struct unit *u = &m->unit[unit];
     struct carver from = { .of = { a, a, a, a, a, host } };
-    struct call_shape c = { .n_seq = 1, .rows = rows, .own = rows };
+    struct call_shape c = { .n_seq = 1, .rows = rows, .own = rows, .most_rows = most_rows };
 
     memset(b, 0, sizeof *b);
     if (unit_has_side(u))
@@ -32,7 +32,7 @@ static void measure_layers(const struct model *m, int64_t rows, size_t *bytes, s
     for (int unit = 1; unit <= m->n_layers; unit++) {
         struct arena a = { 0 }, host = { 0 };
         struct unit_buf b;
-        carve_layer(m, &none, unit, rows, &a, &host, &b);
+        carve_layer(m, &none, unit, rows, rows, &a, &host, &b);
         *bytes = a.used > *bytes ? a.used : *bytes;
         *host_bytes = host.used > *host_bytes ? host.used : *host_bytes;
     }
@@ -133,7 +133,7 @@ static int one_unit(struct pass *p, struct weights *ws, struct forward_work *w, 
     if (next)
         rc = weights_soon(ws, next, 0, e);
     if (unit)
-        carve_layer(p->m, w, unit, rows_all(&p->r), &a, &host, &b);
+        carve_layer(p->m, w, unit, rows_all(&p->r), p->most_rows, &a, &host, &b);
     if (rc >= 0)
         rc = unit_forward(p, &p->m->unit[unit], &b, w->x, e);
     ws->put(ws, unit);
@@ -146,6 +146,7 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
     const struct stage *at = &m->chunk[chunk];
     struct pass p = { .m = m,
                       .r = rows_whole(b->n_rows),
+                      .most_rows = b->most_rows,
                       .ids = b->ids,
                       .pos = m->pos,
                       .seq = b->seq,
@@ -160,11 +161,11 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                        "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld",
                        (long long)b->n_rows, (long long)b->n_want, (long long)w->rows,
                        (long long)w->logit_rows);
-    for (int unit = at->first_unit; !b->n_rows && unit <= at->last_unit; unit++) {
+    for (int unit = at->first_unit; !b->n_rows && !b->most_rows && unit <= at->last_unit; unit++) {
         struct page_place place = page_place(m, unit - 1);
         TRY(keys_gather(&p, &place, NULL, e));
     }
-    if (!b->n_rows)
+    if (!b->n_rows && !b->most_rows)
         goto out;
     if (m->pos)
         positions_of(b->seq, b->n_seq, m->pos);

@@ -254,7 +254,10 @@ struct key_exchange {
     int (*stored)(struct key_exchange *x, int grouped, size_t page_off, struct err *e);
 };
 struct batch {
-    int64_t n_rows;     /* 0 is allowed with an exchange: then nothing else happens */
+    int64_t n_rows; /* 0 is allowed with an exchange, or with most_rows: then the rank only takes part */
+    /* Rows of the rank that has most of those that divide experts, where they have different ones (ep more
+     * than tp); 0: n_rows. */
+    int64_t most_rows;
     const int32_t *ids; /* [n_rows], of the host */
     int n_seq;
     /* [n_seq]. Without `grouped` a page holds all layers, model_page_bytes each, those of page group 0 first;

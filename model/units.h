@@ -154,6 +154,7 @@ struct call_shape {
     int n_seq;
     int64_t rows, own,
         pages;              /* pages: 64-position pages of keys and values to take, 0: the caller has them */
+    int64_t most_rows;      /* without a backward pass: of any rank of an expert group; 0: rows */
     int64_t logit_ld;       /* the head: columns between rows of logits, 0: no logits */
     int training, deferred; /* with a backward pass; which may leave weight gradients for later */
     double expert_buffer;   /* struct work_shape; 0 without a backward pass */
@@ -299,6 +300,7 @@ struct deferred_grads;
 struct pass {
     struct model *m;
     struct seq_rows r;
+    int64_t most_rows;          /* struct batch */
     const int32_t *ids, *pos;   /* [rows] of the host; pos NULL: no learned positions */
     const struct attn_seq *seq; /* of the unit's layer */
     int n_seq;

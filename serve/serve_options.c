@@ -66,7 +66,8 @@ static const struct opt table[] = {
       "stages that divide the layers, each of tp * cp ranks, for models that tp ranks do not hold. The "
       "same bits", 1, 4096 },
     { OPT_INT,    "ep",                   AT(ep),                 "1",         "N",
-      "1: tp cuts every expert; tp: each rank has whole experts. The same bits", 1, GRAIN_MAX },
+      "1: tp cuts every expert; tp * a divisor of cp: so many ranks divide whole experts. The same bits",
+      1, 64 * GRAIN_MAX },
     { OPT_INT,    "replicas",             AT(replicas),           "1",         "R",
       "groups of tp * cp * pp ranks behind one port, each with the whole model; a request goes where its "
       "beginning is cached", 1, 4096 },
@@ -165,11 +166,6 @@ int server_check_options(const struct server *s, const unsigned char *given, str
     int rc = check_once(s, given, e);
     if (rc < 0)
         return rc;
-    if (s->o.cp > 1 && s->o.ep > 1)
-        return err_set(e, ERR_USAGE,
-                       "--ep %lld with --cp %lld is not built: leave --ep out (tp cuts every expert), or use "
-                       "--tp %lld --ep %lld without --cp",
-                       (long long)s->o.ep, (long long)s->o.cp, (long long)s->o.ep, (long long)s->o.ep);
     if (name && (!*name || strlen(name) >= sizeof s->name))
         return err_set(e, ERR_USAGE, "--model-name has %zu bytes, must have 1 to %zu", strlen(name),
                        sizeof s->name - 1);

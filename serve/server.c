@@ -56,6 +56,22 @@ static void choose_steps(struct server *s)
         s->o.prefill_chunk = (gpu ? 2048 : 256) * s->o.cp;
 }
 
+/* Those that divide experts: the ranks of tp of neighbouring cp ranks. Another degree is refused when the
+ * model is known. */
+static int open_experts_group(struct server *s, struct err *e)
+{
+    struct replica_ranks *r = &s->ranks;
+    int64_t fold = s->o.ep / s->o.tp;
+    if (s->o.ep == 1)
+        return 0;
+    r->ep = r->tp;
+    if (fold < 2 || s->o.ep % s->o.tp || s->o.cp % fold)
+        return 0;
+    int rc = comm_split(&s->own_ep, r->stage, (int)(s->mesh.at[AXIS_CP] / fold), e);
+    r->ep = s->own_ep;
+    return rc;
+}
+
 /* The groups of this rank's replica. */
 static int open_groups(struct server *s, struct err *e)
 {
@@ -73,6 +89,7 @@ static int open_groups(struct server *s, struct err *e)
         r->pp = axis[AXIS_PP];
     }
     r->stage = s->own_stage ? s->own_stage : r->all;
+    TRY(open_experts_group(s, e));
     if (s->o.cp == 1)
         return 0;
     r->cp = axis[AXIS_CP];
@@ -294,7 +311,7 @@ static int load_model(struct server *s, struct err *e)
     struct model_open how = { .layout = lay,
                               .dev = s->dev,
                               .tp = s->ranks.tp,
-                              .ep = lay.ep > 1 ? s->ranks.tp : NULL,
+                              .ep = s->ranks.ep,
                               .tp_rank = comm_rank(s->ranks.tp),
                               .pp_rank = replica_pp_rank(&s->ranks),
                               .dt = server_dtype(s),
@@ -310,12 +327,14 @@ static int load_model(struct server *s, struct err *e)
     /* no trace meanwhile: the task's events would be written as this thread's */
     s->dev->trace = NULL;
     pool_trace(s->dev->pool, NULL);
+    l->counts_dense = server_place(s).dp == 0;
+    l->counts_experts = server_place(s).edp == 0;
     background_start(&s->background, read_weights, s, NULL);
     rc = wait_background(s, e);
     s->dev->trace = s->trace;
     pool_trace(s->dev->pool, s->trace);
     if (rc >= 0)
-        rc = comm_agree(s->mesh.all, weights_identify(l, &l->m, s->ranks.pp, e), e);
+        rc = comm_agree(s->mesh.all, weights_identify(l, &l->m, s->ranks.all, e), e);
 out:
     return rc;
 }
@@ -432,6 +451,7 @@ void server_close(struct server *s, int rc)
     keys_close(&s->keys);
     keys_close(&s->admin_keys);
     if (s->world) {
+        comm_close(s->own_ep);
         comm_close(s->own_stage);
         comm_close(s->own_all);
         mesh_close(&s->mesh);

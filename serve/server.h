@@ -37,8 +37,8 @@ struct server {
     struct dev *dev;
     struct world *world;
     struct mesh mesh;
-    struct replica_ranks ranks;       /* of this rank's replica: groups of mesh, and … */
-    struct comm *own_all, *own_stage; /* … groups of its own, where tp is not all of it; else NULL */
+    struct replica_ranks ranks;                /* of this rank's replica: groups of mesh, and … */
+    struct comm *own_all, *own_stage, *own_ep; /* … groups of its own, where tp is not all of it; else NULL */
     struct model_info loaded;
     struct background background; /* reads tables, then weights, during the start */
     struct service service;
@@ -69,8 +69,8 @@ int server_check_options(const struct server *s, const unsigned char *given, str
 int server_share_sizes(struct server *s, struct err *e);
 /* The same: bytes of keys and values on all ranks of a replica together. */
 int64_t server_kv_bytes(const struct server *s);
-/* How weights are divided in a replica. The ranks of cp have the same ones: cp is 1 here. And a rank's place
- * in that layout. */
+/* How weights are divided in a replica. The ranks of cp have the same ones but for whole experts, as those of
+ * dp have in training: dp is cp here. And a rank's place in that layout. */
 struct layout server_layout(const struct server *s);
 struct rank_at server_place(const struct server *s);
 /* server_once.c: completes the prompt of --once to stdout. Collective. */

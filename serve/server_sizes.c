@@ -11,18 +11,19 @@
 
 /* ---- memory ---- */
 
-/* Bytes of all weights in dtype dt. */
-static int64_t weight_bytes(const struct model_config *c, enum dtype dt, struct err *e)
+/* Bytes of all weights of a replica: as often as there are ranks with the same ones. */
+static int64_t weight_bytes(const struct server *s, struct err *e)
 {
+    const struct layout lay = server_layout(s);
     struct param_table t;
     int64_t n = 0;
-    int rc = param_table_open(&t, c, e);
+    int rc = param_table_open(&t, &s->loaded.cfg, e);
     if (rc < 0)
         return rc;
     for (int i = 0; i < t.n; i++)
-        n += param_count(&t.p[i]);
+        n += param_count(&t.p[i]) * (lay.dp / (t.p[i].expert < 0 ? 1 : layout_fold(&lay)));
     param_table_close(&t);
-    return n * (int64_t)dtype_size(dt);
+    return n * (int64_t)dtype_size(server_dtype(s));
 }
 
 /* Bytes of a page of a group on all ranks of a replica together, of which those of cp that share memory have
@@ -67,13 +68,15 @@ static int find_kv_memory(struct server *s, int64_t rest, int64_t *bytes, struct
 
 struct layout server_layout(const struct server *s)
 {
-    return (struct layout){ .tp = (int)s->o.tp, .pp = (int)s->o.pp, .cp = 1, .dp = 1, .ep = (int)s->o.ep };
+    return (struct layout){
+        .tp = (int)s->o.tp, .pp = (int)s->o.pp, .cp = 1, .dp = (int)s->o.cp, .ep = (int)s->o.ep
+    };
 }
 
 struct rank_at server_place(const struct server *s)
 {
     const struct layout lay = server_layout(s);
-    return layout_at(&lay, replica_pp_rank(&s->ranks) * lay.tp + comm_rank(s->ranks.tp));
+    return layout_at(&lay, comm_rank(s->ranks.all));
 }
 
 /* Bytes of a step's buffers at contexts of ctx tokens. m: from model_shape(). */
@@ -110,7 +113,7 @@ static int64_t rest_bytes(const struct server *s, struct err *e)
 {
     const struct model_config *c = &s->loaded.cfg;
     struct model m;
-    int64_t weights = weight_bytes(c, server_dtype(s), e), work = 0;
+    int64_t weights = weight_bytes(s, e), work = 0;
 
     if (weights < 0)
         return weights;
@@ -121,7 +124,7 @@ static int64_t rest_bytes(const struct server *s, struct err *e)
         work += work_bytes(s, &m, s->o.ctx && s->o.ctx < c->max_pos ? s->o.ctx : c->max_pos);
         model_close(&m);
     }
-    return (weights + work * s->o.tp) * s->o.cp * s->o.replicas;
+    return (weights + work * s->o.tp * s->o.cp) * s->o.replicas;
 }
 
 /* What a rank will hold: weights and packs, keys and values, a step's buffers; what reading the weights needs

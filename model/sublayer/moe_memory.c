@@ -52,7 +52,7 @@ static struct arrivals arrivals_of(const struct sublayer *s, const struct model 
                               .n_experts = s->experts.router.n_experts,
                               .k = s->experts.router.k,
                               .n_seq = c->n_seq,
-                              .leaf_rows = c->rows / c->n_seq,
+                              .leaf_rows = (c->most_rows ? c->most_rows : c->rows) / c->n_seq,
                               .buffer = c->expert_buffer,
                               .joined = m->expert_leaf > 1 ? m->expert_leaf : 1,
                               .parts = s->experts.has_bias ? m->grain / l->tp : 1 };

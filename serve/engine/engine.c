@@ -290,7 +290,7 @@ static int run_command(struct engine *en, struct err *e)
         return sync_reload(en, e);
     if (op == STEP_LOAD) {
         reload_begin(&en->reload, en->in.loaded, step_message_text(&en->message), en->in.ranks.all,
-                     en->in.ranks.pp, en->in.n_here);
+                     en->in.n_here);
         return 0;
     }
     if (op == STEP_SWAP)

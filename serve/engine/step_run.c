@@ -140,6 +140,9 @@ static struct batch own_rows(struct step_work *w, const struct step_message *p,
     b.seq = s->seq[0];
     b.grouped = kv[1].base ? s->seq[1] : NULL;
     b.exchange = s->divided ? &w->exchange : NULL;
+    if (w->ranks.ep && comm_size(w->ranks.ep) > comm_size(w->ranks.tp))
+        for (int r = 0; r < s->n; r++)
+            b.most_rows = s->rows[r] > b.most_rows ? s->rows[r] : b.most_rows;
     return b;
 }
 

@@ -20,6 +20,7 @@ struct replica_ranks {
     struct comm *all, *tp;
     struct comm *cp, *pp; /* NULL: the degree is 1 */
     struct comm *stage;   /* those of this rank's stage */
+    struct comm *ep;      /* those that divide the experts of a layer; NULL: tp cuts them */
 };
 static inline int replica_cp(const struct replica_ranks *r) { return r->cp ? comm_size(r->cp) : 1; }
 /* The ranks of cp that share memory, and so pages, with this one. */

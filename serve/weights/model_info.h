@@ -10,10 +10,13 @@
 struct model_info {
     struct ckpt *ckpt;
     struct model_config cfg;
-    enum dtype stored;           /* of the weights in the files (of the first parameter) */
-    struct model m;              /* when has_model */
-    struct resident weights;     /* when has_weights */
-    int has_model, has_weights;  /* set by their owners: server.c, weights.c */
+    enum dtype stored;          /* of the weights in the files (of the first parameter) */
+    struct model m;             /* when has_model */
+    struct resident weights;    /* when has_weights */
+    int has_model, has_weights; /* set by their owners: server.c, weights.c */
+    /* This rank counts what it reads for the digest: of dense parameters, of whole experts. Of ranks with the
+     * same ones the first counts. Set by server.c before the reading. */
+    int counts_dense, counts_experts;
     struct ckpt_digest *seen;    /* [tensors] from weights_read() to weights_identify(), else NULL */
     struct ckpt_digest identity; /* weights_digest of what was loaded */
 };

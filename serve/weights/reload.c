@@ -50,6 +50,8 @@ static int work(struct background *a, void *arg, struct err *e)
         goto out;
     }
 
+    r->fresh.counts_dense = r->now->counts_dense;
+    r->fresh.counts_experts = r->now->counts_experts;
     r->beside = r->now->m;
     r->beside.dev = d->memory ? d : r->host;
     rc = weights_read(a, &r->fresh, &r->beside, r->host, NULL, e);
@@ -58,14 +60,12 @@ out:
     return rc;
 }
 
-void reload_begin(struct reload *r, struct model_info *now, const char *path, struct comm *all,
-                  struct comm *pp, int n_here)
+void reload_begin(struct reload *r, struct model_info *now, const char *path, struct comm *all, int n_here)
 {
     reload_drop(r);
     memset(r, 0, sizeof *r);
     r->now = now;
     r->all = all;
-    r->pp = pp;
     r->begin_s = clock_s();
     r->running = 1;
     snprintf(r->path, sizeof r->path, "%s", path);
@@ -91,7 +91,7 @@ int reload_end(struct reload *r, struct err *e)
     int rc = background_finish(&r->background, r->all, e);
     over(r);
     if (rc >= 0)
-        rc = comm_agree(r->all, weights_identify(&r->fresh, &r->now->m, r->pp, e), e);
+        rc = weights_identify(&r->fresh, &r->now->m, r->all, e);
     if (rc < 0)
         reload_drop(r);
     return rc;

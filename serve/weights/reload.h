@@ -15,19 +15,18 @@ struct reload {
     struct background background;
     int running; /* between reload_begin() and reload_end() */
     struct model_info *now, fresh;
-    struct comm *all, *pp; /* of the replica; the ranks with other stages, NULL: none. Borrowed */
-    struct model beside;   /* a copy of now->m that computes on host: steps use the other device object */
-    struct dev *host;      /* a CPU of the task's own */
-    struct err refused;    /* found before anything was read; code 0: nothing */
+    struct comm *all;    /* of the replica; borrowed */
+    struct model beside; /* a copy of now->m that computes on host: steps use the other device object */
+    struct dev *host;    /* a CPU of the task's own */
+    struct err refused;  /* found before anything was read; code 0: nothing */
     char path[RELOAD_PATH_MAX];
     double begin_s; /* clock_s() */
 };
 
 /* Begins to read the weights at path (folder or URL) beside now, in a background task. all: the ranks of the
- * replica; pp: those with its other stages, NULL: none; n_here: ranks of this machine that do the same. Where
- * memory for both is missing, the task ends with ERR_MEMORY before anything is read. */
-void reload_begin(struct reload *r, struct model_info *now, const char *path, struct comm *all,
-                  struct comm *pp, int n_here);
+ * replica; n_here: ranks of this machine that do the same. Where memory for both is missing, the task ends
+ * with ERR_MEMORY before anything is read. */
+void reload_begin(struct reload *r, struct model_info *now, const char *path, struct comm *all, int n_here);
 /* 1: the task has ended on all ranks; 0: not yet; or an error of the transport. Collective. */
 int reload_sync(struct reload *r, struct err *e);
 /* After reload_sync() returned 1. 0: the new weights are in memory. An error (ERR_CONFIG: another model) is

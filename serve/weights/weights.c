@@ -114,7 +114,8 @@ static int read_rows(void *ctx, const struct box *b, void *dst, struct err *e)
 static int counts_box(const struct reader *r, const struct param *p, int rows)
 {
     const struct params_local *l = &r->m->local;
-    if (p->unit == 0 && !r->m->has_embed)
+    int whole = p->expert >= 0 && l->layout.ep > 1;
+    if ((p->unit == 0 && !r->m->has_embed) || !(whole ? r->l->counts_experts : r->l->counts_dense))
         return 0;
     for (int i = 0; !rows && i < l->n_parts; i++)
         if (&l->table->p[l->part[i].param] == p)
@@ -138,7 +139,8 @@ static int read_param(struct reader *r, const struct param *p, const struct box 
     if (stored_dtype(t) < 0)
         return err_set(e, ERR_FORMAT, "%s is stored as %s, weights are F32, BF16 or F16: convert it first",
                        p->name, stored_dtype_name(t->dtype));
-    int rows = r->by_columns && p->n_dims == 2 && p->split != SPLIT_COPY && p->split_dim == 1;
+    int whole = p->expert >= 0 && r->m->local.layout.ep > 1;
+    int rows = r->by_columns && !whole && p->n_dims == 2 && p->split != SPLIT_COPY && p->split_dim == 1;
     r->counts = r->seen && counts_box(r, p, rows);
     if (rows) {
         struct rows ctx = { r, i, dt };
@@ -177,16 +179,9 @@ static int open_digests(struct reader *r, struct err *e)
     return known || r->seen ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", n);
 }
 
-/* Adds up what the ranks of tp have read. */
-static int add_seen(void *arg, struct err *e)
-{
-    struct reader *r = arg;
-    return comm_all_reduce_i64(r->tp, (int64_t *)r->seen, 2 * ckpt_n_tensors(r->l->ckpt), e);
-}
-
 /* The weights_digest: from the files where they store it, else of what all ranks have read. In that case
  * tensors that the model does not use stay out. */
-int weights_identify(struct model_info *l, const struct model *m, struct comm *pp, struct err *e)
+int weights_identify(struct model_info *l, const struct model *m, struct comm *all, struct err *e)
 {
     struct ckpt *c = l->ckpt;
     int n = 0, rc = 0;
@@ -194,9 +189,9 @@ int weights_identify(struct model_info *l, const struct model *m, struct comm *p
 
     if (!t)
         rc = err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", ckpt_n_tensors(c));
-    TRY(pp ? comm_agree(pp, rc, e) : rc);
-    if (pp && l->seen)
-        TRY(comm_all_reduce_i64(pp, (int64_t *)l->seen, 2 * ckpt_n_tensors(c), e));
+    TRY(comm_agree(all, rc, e));
+    if (l->seen)
+        TRY(comm_all_reduce_i64(all, (int64_t *)l->seen, 2 * ckpt_n_tensors(c), e));
     for (int i = 0; i < ckpt_n_tensors(c); i++) {
         if (l->seen &&
             (ckpt_tensor(c, i)->role != ROLE_WEIGHT || param_find(&m->table, ckpt_tensor(c, i)->name) < 0))
@@ -242,8 +237,6 @@ int weights_read(struct background *a, struct model_info *l, struct model *m, st
     /* damage in a part that no rank needs is reported too */
     const struct layout *lay = &m->local.layout;
     TRY(ckpt_check_rest(l->ckpt, m->local.at.pp * lay->tp + m->local.at.tp, lay->tp * lay->pp, e));
-    if (r.seen)
-        TRY(background_collective(a, add_seen, &r, e));
     l->seen = r.seen;
     r.seen = NULL;
     rc = 0;

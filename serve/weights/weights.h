@@ -12,8 +12,8 @@ int64_t weights_bytes(const struct model *m);
  * of m->tp (it makes collective calls). An error is this rank's own; a brings it to the others. */
 int weights_read(struct background *a, struct model_info *l, struct model *m, struct dev *host,
                  struct load_progress *progress, struct err *e);
-/* After it: sets l->identity (the weights_digest). pp: the ranks with the other stages of the model; NULL:
- * there are none. Main thread, collective over pp. */
-int weights_identify(struct model_info *l, const struct model *m, struct comm *pp, struct err *e);
+/* After it: sets l->identity (the weights_digest). all: the ranks of the replica. Main thread, collective
+ * over all; an error is the same on all. */
+int weights_identify(struct model_info *l, const struct model *m, struct comm *all, struct err *e);
 
 #endif

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # quick
 # serve_context.sh - the rows of a step divided among ranks (pserve --cp), layers among stages (--pp): the bits
-# of one rank, pages held once; see serve_context.py. SERVE_CONTEXT=all (serve_context_all.sh): more layouts, chunks and models.
+# of one rank, pages held once; see serve_context.py. SERVE_CONTEXT=all (serve_context_all.sh): more layouts,
+# chunks and models.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 every=${SERVE_CONTEXT:-}
 sizes='"hidden_size":64,"intermediate_size":128,"num_hidden_layers":3,"num_attention_heads":8,"num_key_value_heads":2,"head_dim":8,"vocab_size":256,
@@ -35,11 +36,13 @@ contexts fp32 "--cp 1" "--tp 2 --cp 2 --prefill-chunk 200" "--cp 2 $few" "--pp 2
 echo "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"sliding_window\":150,\"max_window_layers\":1,$sizes}" \
     >"$TMP/config.json"
 trained --steps 2 --model "$TMP/config.json" --dtype bf16
-contexts "windows in some layers" "--cp 1" "--cp 2 --prefill-chunk 300" "--cp 4 --tp 2" "--cp 2 --prefill-chunk 64" \
-    "--cp 8 --prefill-chunk 640" "--pp 3" "--pp 2 --cp 2 --prefill-chunk 300" "--cp 2 --ranks-per-node 1 --prefill-chunk 300"
+contexts "windows in some layers" "--cp 1" "--cp 2 --prefill-chunk 300" "--cp 4 --tp 2" \
+    "--cp 2 --prefill-chunk 64" "--cp 8 --prefill-chunk 640" "--pp 3" "--pp 2 --cp 2 --prefill-chunk 300" \
+    "--cp 2 --ranks-per-node 1 --prefill-chunk 300"
 trained --steps 2 --model tiny-moe --dtype fp32
 contexts experts "--cp 1" "--cp 2 --tp 2 --prefill-chunk 300" "--cp 4" "--pp 2" "--pp 2 --tp 2 --ep 2" \
-    "--pp 3 --cp 2 --prefill-chunk 100"
+    "--pp 3 --cp 2 --prefill-chunk 100" "--cp 2 --ep 2" "--tp 2 --cp 2 --ep 4 --prefill-chunk 200" \
+    "--tp 2 --cp 2 --ep 2" "--cp 4 --ep 2 --prefill-chunk 100" "--cp 2 --ep 2 --ranks-per-node 1"
 trained --steps 2 --dtype bf16
 contexts bf16 "--cp 1" "--cp 2" "--cp 4 --tp 2 --prefill-chunk 200" "--cp 8" "--pp 2 --cp 2" "--pp 4 --tp 2"
 finish

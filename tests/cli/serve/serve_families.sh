@@ -59,6 +59,7 @@ experts)
             served $name $dtype "--tp 1" "--tp 2 --prefill-chunk 7" "--tp 4 --prefix-cache off" \
                 "--tp 8 --prefill-chunk 50" \
                 "--cp 4" "--tp 2 --cp 2 --prefill-chunk 100" "--pp 2 --cp 2" "--pp 2 --tp 2 --ep 2" \
+                "--cp 2 --ep 2" "--tp 2 --cp 2 --ep 4" \
                 "--tp 2 --ep 2 --prefix-cache off" \
                     "--tp 4 --ep 4 --prefill-chunk 7" \
                     "--tp 4 --ep 4 --max-batch 5 --ctx 256 --kv-memory few" \
@@ -70,7 +71,7 @@ experts)
     served qwen2 bf16 "--tp 2 --pp 2"
     served qwen3 bf16 "--tp 1"
     served gpt2 fp32 "--tp 1"
-    served qwen2_moe fp32 "--tp 4 --ep 4 --prefill-chunk 7"
+    served qwen2_moe fp32 "--tp 4 --ep 4 --prefill-chunk 7" "--cp 4 --ep 4"
     served gemma2 bf16 "--tp 2 --cp 2"
     served gemma3 fp32 "--tp 1" "--pp 2"
     served neox bf16 "--tp 1" ;;

@@ -25,7 +25,7 @@ def resident(parent):
 
 
 make_model("mixtral-1b", "bf16", sys.argv[1])
-for args in ("--tp 1", "--tp 2 --ep 2", "--tp 2", "--tp 4 --ep 4", "--tp 2 --cp 2", "--pp 2", "--pp 2 --tp 2"):
+for args in ("--tp 1", "--tp 2 --ep 2", "--tp 2", "--tp 4 --ep 4", "--tp 2 --cp 2", "--pp 2", "--pp 2 --tp 2", "--cp 2 --ep 2"):
     s = Server(sys.argv[1], *args.split(), "--threads", 1, "--ctx", 1024, "--max-batch", 8, "--prefill-chunk",
                512, "--kv-memory", "128MB", "--verbose")
     if not claim(f"{args}: starts", s.port is not None, s.err):
