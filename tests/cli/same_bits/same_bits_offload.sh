@@ -55,10 +55,21 @@ claim "to the same state" [ "$(state_of "$out")" = "$ref_state" ]
 family "$TMP/model.json" mixtral
 offloaded "--ranks 2 --ep 2 --zero 3 --offload-grads --offload-params" ${every:+"--ranks 2 --ep 2 --zero 1"} ${every:+"--ranks 4 --ep 2 --tp 2 --zero 3" "--tp 2"}
 
+# sequences divided among ranks
+if [ "$every" ]; then
+    config "$TMP/model.json" vocab_size=257 tie_word_embeddings=true
+    text 8 90000 >"$TMP/long"
+    common=(--data "$TMP/long" --model "$TMP/model.json" --steps 3 --seq-len 256 --cp-grain 2 --global-batch 4 --threads 1)
+    offloaded "--cp 2 --zero 3 --offload-grads --offload-params" "--cp 2 --ranks 4 --zero 1 --micro-batch 1" \
+        "--cp 2 --ranks 4 --zero 2 --offload-grads --micro-batch 1"
+    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 4 --seq-len 33 --global-batch 4 --threads 1 --clip 100)
+fi
+
 # beside a device's memory: in the host's, and in files
 family "$TMP/model.json" qwen2
 [ "$every" ] && offloaded "--ranks 2 --zero 2" || reference
 same "a tied embedding" --zero 3 --micro-batch 1 "${disk[@]}" "${more[@]}"
+same "slices without a parameter" --ranks 4 --zero 1 "${disk[@]}"
 same "a tied embedding on two stages" --pp 2 --zero 3 --micro-batch 1 "${disk[@]}" --offload-grads
 export SHARDLINE_DEVICE=$fake_device
 [ "$every" ] && same "in the host's memory" --device cuda --offload cpu
