@@ -13,8 +13,11 @@ struct memplan_opts {
     const char *params, *model;
     int64_t virtual_stages, gpus, tp, pp, dp, ep, zero, micro, seq_len, batch, memory;
     double expert_buffer;
-    int sp, dtype, recompute, pipeline;
+    int64_t disk;
+    double tflops;
+    int sp, dtype, recompute, pipeline, offload, offload_grads, offload_params;
 };
+enum { ASK_NONE, ASK_CPU, ASK_DISK, ASK_ANY }; /* --offload */
 #define AT(member) offsetof(struct memplan_opts, member)
 /* clang-format off */
 /* kind, name, member, default, unit, help, least, most, flags */
@@ -52,6 +55,17 @@ static const struct opt table[] = {
     { OPT_CHOICE, "dtype",          AT(dtype),          "bf16", "fp32|bf16", "arithmetic", 0, 0, 0 },
     { OPT_CHOICE, "recompute",      AT(recompute),      "none", "none|selective|full",
       "activations computed again", 0, 0, 0 },
+    { OPT_GROUP, "Offload", 0, NULL, NULL, NULL, 0, 0, 0 },
+    { OPT_CHOICE, "offload",        AT(offload),        "none", "none|cpu|disk|any",
+      "where masters and moments are kept (any: a search uses the disk where memory does not do)", 0, 0, 0 },
+    { OPT_SWITCH, "offload-grads",  AT(offload_grads),  "0",    NULL,
+      "with disk and --zero 2 or 3: summed gradients too", 0, 0, 0 },
+    { OPT_SWITCH, "offload-params", AT(offload_params), "0",    NULL,
+      "with disk and --zero 3: weights too", 0, 0, 0 },
+    { OPT_SIZE,   "disk",           AT(disk),           "3GB",  "SIZE",
+      "bytes a second that a rank's share of the disks reads and writes, together", 0, 0, 0 },
+    { OPT_FLOAT,  "tflops",         AT(tflops),         "400",  "F",
+      "10^12 flops a second of a rank's products", 1e-6, 1e9, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 /* clang-format on */
@@ -66,7 +80,9 @@ static const struct opt_program program = {
     .examples = "# memory of one layout, and its communication\n"
                 "memplan --model 7b --gpus 8 --tp 8 --zero 1\n"
                 "# the layouts that fit, best first\n"
-                "memplan --model 70b --gpus 64 --memory 80GB --seq-len 4k\n",
+                "memplan --model 70b --gpus 64 --memory 80GB --seq-len 4k\n"
+                "# on one machine of 8 GPUs, with as much on its disks as it takes\n"
+                "memplan --model 70b --gpus 8 --offload any --disk 4.6GB\n",
 };
 
 /* Parameters: of them those of routed experts; those that compute a token. */
@@ -161,7 +177,28 @@ static struct layout_spec ask_of(const struct memplan_opts *o, const struct mode
                                  .sharers = 1, /* a GPU has memory of its own */
                                  .overlap = dp > 1,
                                  .threads = 1,
-                                 .cp_grain = model_cp_grain(o->seq_len) };
+                                 .cp_grain = model_cp_grain(o->seq_len),
+                                 .offload = o->offload == ASK_CPU    ? OFFLOAD_HOST
+                                            : o->offload == ASK_DISK ? OFFLOAD_FILES
+                                                                     : OFFLOAD_NONE,
+                                 .offload_grads = o->offload_grads,
+                                 .offload_params = o->offload_params,
+                                 .disk_rate = (double)o->disk,
+                                 .flops = o->tflops * 1e12 };
+}
+
+/* --offload-grads and --offload-params go with the disk, and with slices. */
+static int check_offload(const struct memplan_opts *o, struct err *e)
+{
+    int zero = o->zero < 0 ? 0 : (int)o->zero, least = o->offload_params ? 3 : o->offload_grads ? 2 : 0;
+    if (o->disk < 1000000)
+        return err_set(e, ERR_USAGE,
+                       "--disk %lld: too few bytes a second for any disk: give a size such as 3GB",
+                       (long long)o->disk);
+    if (least && (o->offload != ASK_DISK || zero < least))
+        return err_set(e, ERR_USAGE, "--offload-%s: give it with --offload disk --zero %d",
+                       o->offload_params ? "params" : "grads", least);
+    return 0;
 }
 
 /* Prints one layout: the paper's line, then the table of ptrain. */
@@ -198,6 +235,13 @@ struct found {
     double cost, mfu;
     const char *why;
 };
+/* What a layout keeps on the disk, the least first. */
+static const struct shelf {
+    int zero, grads, params; /* from this ZeRO stage on */
+    const char *name;
+} shelves[] = { { 0, 0, 0, "state on disk" },
+                { 2, 1, 0, "state and gradients on disk" },
+                { 3, 1, 1, "state, gradients and weights on disk" } };
 struct search {
     const struct memplan_opts *o;
     const struct model_config *c;
@@ -223,17 +267,20 @@ static const struct way {
 };
 
 /* Estimates the seconds of a step, and what it loses most time to. Links: 300 GB/s inside a node of 8, 50
- * GB/s between nodes; a GPU of 1000 TFLOP/s, of which products reach 400. */
+ * GB/s between nodes; a GPU of 2.5 times --tflops, which products reach. The disk
+ * hides behind the products. */
 static void estimate(struct found *f, double params)
 {
     const struct layout_spec *a = &f->a;
     const struct layout_plan *p = &f->p;
     double tokens = (double)(a->rows * a->seq_len) / a->layout.dp / a->layout.tp / a->layout.pp,
-           work = 6 * params * tokens / 4e14;
+           work = 6 * params * tokens / a->flops;
+    double disk = layout_plan_disk_s(p, a) - work; /* the rest is hidden */
     const struct {
         const char *what;
         double s;
     } lost[] = {
+        { "the disk", a->offload == OFFLOAD_FILES && disk > 0 ? disk : 0 },
         { "sums of activations over tp", (p->tp_reduce + p->tp_gather) / (a->layout.tp <= 8 ? 3e11 : 5e10) },
         { "gradients and weights over dp", (p->dp_reduce + p->dp_gather) / 5e10 },
         { "stages that wait", work * p->bubble / (1 - p->bubble) },
@@ -284,12 +331,35 @@ static int try_layout(struct search *s, struct layout_spec a)
     return 1;
 }
 
+/* Tries a layout with its state in memory (unless --offload asks otherwise), then with more and more of it on
+ * the disk. Returns whether it fits. */
+static int try_shelves(struct search *s, const struct layout_spec *in_memory)
+{
+    int asked = s->o->offload;
+    if (asked != ASK_DISK && try_layout(s, *in_memory))
+        return 1;
+    for (size_t i = 0; asked >= ASK_DISK && i < sizeof shelves / sizeof *shelves; i++) {
+        struct layout_spec a = *in_memory;
+        a.offload = OFFLOAD_FILES;
+        a.offload_grads = shelves[i].grads;
+        a.offload_params = shelves[i].params;
+        if (a.layout.zero >= shelves[i].zero && try_layout(s, a))
+            return 1;
+    }
+    return 0;
+}
+
+static const char *shelf_name(const struct layout_spec *a)
+{
+    return a->offload != OFFLOAD_FILES ? "" : shelves[a->offload_grads + a->offload_params].name;
+}
+
 /* Tries all ways to run tp x pp: ZeRO stages, micro-batches, schedules. Activations are recomputed only
  * where they do not fit. */
 static void try_degrees(struct search *s, int tp, int pp)
 {
     int dp = (int)(s->o->gpus / tp / pp), n_ways = pp > 1 ? (int)(sizeof ways / sizeof ways[0]) : 1;
-    for (int zero = 0; zero <= (dp > 1 ? 3 : 0); zero++)
+    for (int zero = 0; zero <= (dp > 1 || s->o->offload >= ASK_DISK ? 3 : 0); zero++)
         for (int64_t micro = s->o->micro ? s->o->micro : 1; micro <= (s->o->micro ? s->o->micro : 8);
              micro *= 2)
             for (int w = 0; w < n_ways; w++)
@@ -298,7 +368,7 @@ static void try_degrees(struct search *s, int tp, int pp)
                     a.micro = micro;
                     a.pipeline = ways[w].kind;
                     a.layout.vpp = ways[w].virtual;
-                    fits = try_layout(s, a);
+                    fits = try_shelves(s, &a);
                 }
 }
 
@@ -313,9 +383,11 @@ static const char *way_name(const struct layout_spec *a)
 static void print_found(const struct found *f, int rank)
 {
     const struct layout *l = &f->a.layout;
-    printf("%-3d %4d %4d %5d %5d %6lld %-14s %-10s %7.4g GB %7.1f%% %7.3g s %5.1f%%  %s\n", rank, l->tp,
+    const char *shelf = shelf_name(&f->a);
+    printf("%-3d %4d %4d %5d %5d %6lld %-14s %-10s %7.4g GB %7.1f%% %7.3g s %5.1f%%  %s%s%s\n", rank, l->tp,
            l->pp, l->dp, l->zero, (long long)f->a.micro, way_name(&f->a), recomputes[f->a.recompute],
-           f->p.total_bytes / 1e9, 100 * f->p.bubble, f->cost, 100 * f->mfu, f->why);
+           f->p.total_bytes / 1e9, 100 * f->p.bubble, f->cost, 100 * f->mfu, f->why, *shelf ? "; " : "",
+           shelf);
 }
 
 static int search(const struct memplan_opts *o, const struct model_config *c, double params, struct err *e)
@@ -351,9 +423,10 @@ static int search(const struct memplan_opts *o, const struct model_config *c, do
     const struct layout *l = &s.least.a.layout;
     return err_set(e, ERR_USAGE,
                    "no layout of %lld GPUs fits %.4g GB, the smallest needs %.4g (tp %d, pp %d, zero %d, "
-                   "--recompute %s): more GPUs, a smaller --seq-len",
+                   "--recompute %s): more GPUs, a smaller --seq-len%s",
                    (long long)o->gpus, (double)o->memory / 1e9, s.least.p.total_bytes / 1e9, l->tp, l->pp,
-                   l->zero, recomputes[s.least.a.recompute]);
+                   l->zero, recomputes[s.least.a.recompute],
+                   o->offload < ASK_DISK ? ", or --offload any" : "");
 }
 
 int main(int argc, char **argv)
@@ -369,6 +442,7 @@ int main(int argc, char **argv)
         return io_end(rc, &e, "memplan");
 
     memset(&c, 0, sizeof c);
+    TRY(check_offload(&o, &e));
     TRY(read_model(&o, &c, &params, &e));
     if (!o.tp && !o.pp && !o.dp && o.zero < 0 && o.model)
         rc = search(&o, &c, params.active, &e);

@@ -189,6 +189,7 @@ static struct offload_what offload_of(const struct layout_spec *a, const struct 
 {
     return (struct offload_what){ .kind = a->offload,
                                   .grad_levels = a->offload_grads ? zero_shard_levels(b, a->layout.zero) : 0,
+                                  .supers = b->supers,
                                   .weights = a->offload_params };
 }
 
@@ -245,7 +246,7 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
     struct offload_bytes offload;
     offload_measure(&m, a->layout.zero, &what, &offload);
     if (offload.files + offload.host > p->offload.files + p->offload.host)
-        p->offload = offload;
+        p->offload = offload, p->offload_elements = (double)m.local.flat_total;
     if (stage == 0)
         plan_traffic(p, a, &m);
     struct work_shape work = work_of(a, &p->batch);
@@ -342,9 +343,33 @@ static void print_expert_rows(const struct layout_plan *p, const struct layout_s
             "hint", EXPERT_ROWS);
 }
 
-/* States outside the device's memory. */
-static void print_offload(const struct offload_bytes *b, FILE *out)
+static double disk_rate(const struct layout_spec *a) { return a->disk_rate > 0 ? a->disk_rate : 1e9; }
+
+double layout_plan_disk_s(const struct layout_plan *p, const struct layout_spec *a)
 {
+    double micros = (double)(p->batch.supers * (p->batch.local / p->batch.micro));
+    return (p->offload.moved + micros * p->offload.fetched) / disk_rate(a);
+}
+
+/* The disk's time, and from how many tokens on the products of a micro-batch take as long: 6 flops a
+ * token and element (Rajbhandari et al. 2021, section 4). A rank that has all of a state moves 24 bytes
+ * an element: 4 F / BW. */
+static void print_disk_time(const struct layout_plan *p, const struct layout_spec *a, FILE *out)
+{
+    double seconds = layout_plan_disk_s(p, a);
+    char rate[32];
+    log_bytes(rate, disk_rate(a));
+    fprintf(out, "%-12s %.3g s a rank and step, at %s a second", "disk time", seconds, rate);
+    if (a->flops > 0 && p->offload_elements > 0)
+        fprintf(out, "; hidden from %.0f tokens a micro-batch on",
+                seconds * a->flops / 6 / p->offload_elements);
+    fputc('\n', out);
+}
+
+/* States outside the device's memory. */
+static void print_offload(const struct layout_plan *p, const struct layout_spec *a, FILE *out)
+{
+    const struct offload_bytes *b = &p->offload;
     const struct {
         const char *name, *what;
         double bytes;
@@ -358,6 +383,8 @@ static void print_offload(const struct offload_bytes *b, FILE *out)
         if (line[i].bytes > 0)
             fprintf(out, "%-12s %s %s\n", line[i].name, text, line[i].what);
     }
+    if (b->files > 0)
+        print_disk_time(p, a, out);
 }
 
 void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a, FILE *out)
@@ -405,7 +432,7 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
         log_bytes(text, sent[i].bytes);
         fprintf(out, "%-12s %s a rank and step\n", sent[i].name, text);
     }
-    print_offload(&p->offload, out);
+    print_offload(p, a, out);
     experts_plan_print(&p->experts, out);
     fprintf(out, "bubble       %.4g\n", p->bubble);
     if (!p->batch.in_tree)

@@ -26,6 +26,8 @@ struct layout_spec {
     double expert_buffer; /* --expert-buffer */
     enum offload_kind offload;
     int offload_grads, offload_params;
+    double disk_rate; /* bytes a second that a rank reads and writes, together; 0: 1 GB */
+    double flops;     /* a second of a rank's products; 0: not known */
 };
 struct layout_plan {
     struct batch_plan batch;
@@ -38,7 +40,8 @@ struct layout_plan {
     double ep_exchange;          /* with as many tokens for every expert */
     double cp_gather, cp_reduce; /* keys and values; their gradients */
     struct experts_plan experts;
-    struct offload_bytes offload; /* of a rank of the stage that has most */
+    struct offload_bytes offload; /* of a rank of the stage that has most ... */
+    double offload_elements;      /* ... and the elements that this rank computes with */
 };
 
 /* How many ranks of dp and cp share a machine that has so many ranks (0: all are on one), as
@@ -60,6 +63,8 @@ int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_C
  * rank_bytes: what a rank needs besides the plan. Errors as layout_plan_make(). */
 int layout_plan_machine(const struct layout_spec *a, int ranks_a_machine, double rank_bytes, double *bytes,
                         struct err *e);
+/* Seconds of a disk in a step, for --offload DIR. */
+double layout_plan_disk_s(const struct layout_plan *p, const struct layout_spec *a);
 void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a, FILE *out); /* as text */
 
 #endif

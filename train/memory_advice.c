@@ -94,11 +94,30 @@ static int try_ranks(struct candidate *best, const struct layout_spec *asked, in
     return 0;
 }
 
+/* The same ranks with --offload DIR: states in files, then gradients, then weights too. 1: it fits. */
+static int try_files(struct candidate *best, const struct layout_spec *asked, const struct memory_advice *a)
+{
+    static const struct {
+        int zero, grads, params;
+    } variant[] = { { 0, 0, 0 }, { 2, 1, 0 }, { 3, 1, 1 } };
+    for (size_t i = 0; i < sizeof variant / sizeof *variant; i++) {
+        struct layout_spec from = *asked;
+        from.offload = OFFLOAD_FILES;
+        from.save_async = 0;
+        from.offload_grads = variant[i].grads;
+        from.offload_params = variant[i].params;
+        from.layout.zero = from.layout.zero > variant[i].zero ? from.layout.zero : variant[i].zero;
+        if (try_options(best, &from, asked, a))
+            return 1;
+    }
+    return 0;
+}
+
 /* ---- words ---- */
 static void add_option(char *out, size_t size, const char *name, const char *value)
 {
     size_t n = strlen(out);
-    snprintf(out + n, size - n, "%s--%s %s", n ? " " : "", name, value);
+    snprintf(out + n, size - n, "%s--%s%s%s", n ? " " : "", name, *value ? " " : "", value);
 }
 
 /* The options of a layout that differ from what was asked for. */
@@ -121,6 +140,12 @@ static void list_options(const struct layout_spec *s, const struct layout_spec *
     }
     if (s->recompute != asked->recompute)
         add_option(out, 160, "recompute", recompute[s->recompute]);
+    if (s->offload != asked->offload)
+        add_option(out, 160, "offload", "DIR");
+    if (s->offload_grads && !asked->offload_grads)
+        add_option(out, 160, "offload-grads", "");
+    if (s->offload_params && !asked->offload_params)
+        add_option(out, 160, "offload-params", "");
     if (s->dt != asked->dt)
         add_option(out, 160, "dtype", dtype_name(s->dt));
 }
@@ -131,6 +156,7 @@ void memory_advice_text(const struct layout_spec *asked, const struct memory_adv
     const int now = layout_ranks(&asked->layout);
     struct candidate best;
     char options[160], bytes[32];
+    out[0] = 0;
     if (try_options(&best, asked, asked, a)) {
         list_options(&best.spec, asked, options);
         log_bytes(bytes, best.bytes);
@@ -145,8 +171,15 @@ void memory_advice_text(const struct layout_spec *asked, const struct memory_adv
         log_bytes(bytes, best.bytes);
         snprintf(out, MEMORY_ADVICE_TEXT, "%d %ss like this one hold it, %d ranks in all%s%s (%s each)",
                  ranks / a->ranks_a_place, a->place, ranks, *options ? " with " : "", options, bytes);
-        return;
+        break;
     }
-    snprintf(out, MEMORY_ADVICE_TEXT,
-             "no layout of up to %d ranks fits: use a smaller --seq-len or --global-batch", MOST_RANKS);
+    if (!*out)
+        snprintf(out, MEMORY_ADVICE_TEXT,
+                 "no layout of up to %d ranks fits: use a smaller --seq-len or --global-batch", MOST_RANKS);
+    if (asked->offload == OFFLOAD_NONE && !a->is_gpu && try_files(&best, asked, a)) {
+        size_t n = strlen(out);
+        list_options(&best.spec, asked, options);
+        log_bytes(bytes, best.bytes);
+        snprintf(out + n, MEMORY_ADVICE_TEXT - n, "; or use %s (%s)", options, bytes);
+    }
 }

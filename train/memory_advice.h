@@ -9,13 +9,15 @@ struct memory_advice {
     double free_bytes; /* of the place */
     double rank_bytes; /* what a rank needs besides the plan */
     const char *place; /* "machine" or "GPU" */
+    int is_gpu;
 };
 
 enum { MEMORY_ADVICE_TEXT = 400 };
-/* Writes what would fit, in words that follow a colon: "use --zero 2 --recompute full", or how many machines
- * like this one hold the run and with which options. First the ranks stay and ZeRO, recomputation,
- * micro-batch and dtype change, as little as possible; then the number of machines doubles. The model, the
- * global batch and the length of a sequence stay. */
+/* Writes what would fit, in words that follow a colon: "use --zero 2 --recompute full", or how many
+ * machines like this one hold the run and with which options, and whether the same ranks do with
+ * --offload DIR. First the ranks stay and ZeRO, recomputation, micro-batch and dtype change, as little as
+ * possible; then the number of machines doubles. The model, the global batch and the length of a sequence
+ * stay. */
 void memory_advice_text(const struct layout_spec *asked, const struct memory_advice *a,
                         char out[MEMORY_ADVICE_TEXT]);
 

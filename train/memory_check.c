@@ -88,6 +88,7 @@ static int refuse(const struct run *run, const struct ranks *ranks, const struct
         .free_bytes = 0.95 * (double)p->memory.free_bytes, /* no advice that only just fits */
         .rank_bytes = p->is_gpu ? 0 : RANK_OVERHEAD_BYTES,
         .place = p->is_gpu ? "GPU" : "machine",
+        .is_gpu = p->is_gpu,
     };
     memory_place_text(p, need);
     if (!run->o.eval_only && ranks_is_first(ranks)) /* a search: once for all ranks */

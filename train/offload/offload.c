@@ -63,7 +63,9 @@ void offload_measure(const struct model *m, int stage, const struct offload_what
         out->files = (double)file_bytes(&p);
         out->buffers = (double)memory_bytes(&p, m);
         out->grads = (double)side_bytes(&p);
-        out->moved = 2 * (double)p.bytes[FILE_A] + 2 * (double)p.bytes[FILE_GRADS] + weights;
+        out->moved = 2 * (double)p.bytes[FILE_A] + weights;
+        if (p.n_levels) /* each is written, and read where it joins another one or the update */
+            out->moved += 2 * (double)what->supers * (double)p.bytes[FILE_GRADS] / p.n_levels;
         out->fetched = 2 * weights;
     }
     state_pieces_close(&p);

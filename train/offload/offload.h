@@ -31,6 +31,7 @@ enum offload_kind offload_kind(const char *option, const char *device);
 struct offload_what {
     enum offload_kind kind;
     int grad_levels;        /* files: partial sums of gradients too (zero_shard_levels); 0: memory has them */
+    int64_t supers;         /* super-steps of a step, for offload_measure */
     int weights;            /* files: weights of stage 3 too */
     int64_t piece_elements; /* most of a piece, a multiple of 1024; 0: 1 Mi */
 };
