@@ -148,6 +148,7 @@ struct unit_traffic {
     int64_t norm_floats;
     int whole_forward, whole_backward; /* sums whose result every rank takes whole, with sp too */
     int64_t row_floats;                /* floats a row that ranks sum in backward */
+    int64_t key_floats;                /* floats a row that ranks of cp sum in backward */
     int dispatched; /* experts of a token whose rows travel between the ranks of ep, there and back */
 };
 /* One unit of the model on this rank. */
@@ -316,7 +317,8 @@ enum recompute {
 /* A micro-batch of n_seq sequences. documents: of one sequence at most, 1: attention reads whole sequences.
  * deferred_weights: a backward may leave its weight gradients for later (train_work_defer).
  * expert_buffer: with ep > 1, rows of experts that a rank has memory for, in multiples of an even load; 0:
- * for every choice. leaves: of the trees that gradients are added to (struct grads.n); 0: n_seq. */
+ * for every choice. leaves: of the trees that gradients are added to (struct grads.n); 0: n_seq. sharers: of
+ * train_work_measure, ranks of cp that share a machine's memory; 0: all. */
 struct work_shape {
     int n_seq;
     int64_t seq_len;
@@ -325,6 +327,7 @@ struct work_shape {
     int deferred_weights;
     double expert_buffer;
     int64_t leaves;
+    int sharers;
 };
 /* Of a layer of experts, all are alike: the rows that this rank has memory for; its even load; the most that
  * n_seq sequences (one leaf) can bring, for which there is always room. 0 where rows do not travel (ep 1). */

@@ -234,14 +234,14 @@ static void carve_all(struct train_work *w, struct arena a[PLACES])
         a[k].used = a[k].used > most[k] ? a[k].used : most[k];
 }
 
-/* Bytes of this rank; of what the ranks of cp share a part of it. */
-static size_t measure(struct train_work w, struct arena a[PLACES])
+/* Bytes of this rank; of what so many ranks of cp share a part of it. */
+static size_t measure(struct train_work w, int sharers, struct arena a[PLACES])
 {
     size_t sum = 0;
     memset(a, 0, PLACES * sizeof *a);
     carve_all(&w, a);
     for (int k = 0; k < PLACES; k++)
-        sum += k == AT_PAGES ? a[k].used / (size_t)w.m->local.layout.cp : a[k].used;
+        sum += k == AT_PAGES ? a[k].used / (size_t)sharers : a[k].used;
     return sum;
 }
 
@@ -274,7 +274,7 @@ struct train_work train_work_of(const struct model *m, int chunk, const struct w
 size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s)
 {
     struct arena a[PLACES];
-    return measure(train_work_of(m, chunk, s), a);
+    return measure(train_work_of(m, chunk, s), s->sharers ? s->sharers : m->local.layout.cp, a);
 }
 
 int train_work_check(const struct model *m, const struct work_shape *s, struct err *e)
@@ -332,7 +332,7 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     if (!w)
         return err_set(e, ERR_MEMORY, "no memory for a micro-batch");
     *w = train_work_of(m, chunk, s);
-    measure(*w, a);
+    measure(*w, 1, a);
     bytes = a[AT_SCRATCH].used + a[AT_AGAIN].used + a[AT_KEPT].used;
     rc = open_memory(w, a, bytes, e);
     if (m->cp)

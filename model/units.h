@@ -162,11 +162,16 @@ struct call_shape {
     int inner;              /* leaves of a sequence among n_seq */
 };
 
-/* Where ranks hold query heads of one kv head and sequences have several leaves: gradients of one leaf's
- * queries by keys, complete over these ranks (comm memory), and the levels of the tree over leaves behind the
- * first. leaf NULL: not needed. */
-struct leaf_sums {
-    int64_t n; /* floats of one */
+/* Gradients by keys: dk, then dv. With cp the ranks exchange one kv head at a time, so none holds all heads of
+ * all keys at once. */
+struct key_grads {
+    int64_t n;  /* floats of dk and dv of all keys, of the kv heads that are made at once */
+    float *all; /* comm memory: these */
+    float *own; /* own rows of all kv heads; NULL: one kv head or no cp, then they lie in all */
+    float *lse; /* [own rows][query heads of a kv head], with own */
+    /* Where ranks hold query heads of one kv head and sequences have several leaves: gradients of one leaf's
+     * queries, complete over these ranks (comm memory), and the levels of the tree over leaves behind the
+     * first. leaf NULL: not needed. */
     float *leaf, *level[TREE_DEPTH_MAX];
 };
 struct attention_buf {
@@ -178,8 +183,7 @@ struct attention_buf {
     float *d_out;            /* [rows][n_heads head_dim] */
     void *d_out_dt;          /* the same in dt, where dt is not fp32 */
     float *dq;               /* [rows][n_heads head_dim] */
-    float *dkv;              /* comm memory: dk then dv, [rows of all cp ranks][n_kv head_dim] each */
-    struct leaf_sums leaves; /* of dkv */
+    struct key_grads by_key;
     float *sink_leaf;        /* [n_seq][n_heads]: the sinks' gradients; NULL: there are none */
     float *head_leaf; /* comm memory [n_seq][q head_dim, then k head_dim]; NULL: heads are not normed */
     void *transposed; /* dt: matrices of one product, transposed; NULL: none are stored so */
@@ -202,9 +206,8 @@ struct latent_buf {
     float *d_values, *d_out, *dq, *d_latent;
     void *d_values_dt, *d_out_dt, *dq_dt, *d_raw_dt, *d_q_a_dt, *d_kv_a_dt;
     void *turned; /* dt: one head's k rows of kv_b, transposed */
-    /* comm memory: sums over heads: [rows][q_rank]; of all cp ranks' rows [rows][key], [rows][kv_rank] */
-    float *sums;
-    struct leaf_sums leaves; /* of the last two */
+    float *d_q_a;            /* comm memory [rows][q_rank]: a sum over heads */
+    struct key_grads by_key; /* sums over heads */
 };
 struct mlp_buf {
     float *gu; /* [rows][up_cols]: gate and up, or up */
@@ -516,21 +519,28 @@ int keys_begin(const struct pass *p, struct err *e);
 /* This rank's keys and values of the layer are stored: waits until those of all ranks are in the pages (kv:
  * of one sequence, in training; not read with a key_exchange). Collective over cp. */
 int keys_gather(const struct pass *p, const struct page_place *at, char *kv, struct err *e);
-/* What attn_dx takes and gives. sums: dk, then dv, of the rows of all cp ranks, one behind the other. group:
- * ranks that hold other query heads of the same kv heads, NULL: none. */
+/* What attn_dx takes and gives. group: ranks that hold other query heads of the same kv heads, NULL: none. */
 struct keys_back {
     const struct attn *a;
-    struct mat dq, dk, dv, dout;
+    struct mat dq, dout;
     struct attn_kept kept;
-    struct leaf_sums *leaves;
+    struct key_grads *grads;
     struct comm *group;
+    struct mat dk, dv;
 };
-/* attn_dx, complete over group, leaves and cp: *dk, *dv become this rank's own rows, which lie in them.
- * Collective over group and cp. */
+/* dk and dv, fp32, of all keys of the kv heads that are made at once, in grads. */
+void keys_all(const struct pass *p, const struct attn *a, const struct key_grads *grads, struct mat *dk,
+              struct mat *dv);
+/* attn_dx, complete over group, leaves and cp: *dk, *dv become this rank's own rows of all kv heads, which lie
+ * in grads. Collective over group and cp. */
 int keys_backward(const struct pass *p, struct keys_back *k, struct err *e);
-/* Takes what keys_backward needs besides. n: floats of dk and dv together; apart: there is a group. */
-void leaf_sums_carve(const struct call_shape *c, const struct carver *from, int64_t n, int apart,
-                     struct leaf_sums *s);
+/* Heads of this rank, and components of keys and values; apart: there is a group, which has one kv head. */
+struct key_sizes {
+    int64_t n_heads, n_kv, key, value;
+    int apart;
+};
+void key_grads_carve(const struct model *m, const struct call_shape *c, const struct carver *from,
+                     const struct key_sizes *s, struct key_grads *g);
 
 /* ---- rope.c ---- */
 /* Positions 0 .. n - 1 are in the tables of cos and sin afterwards. ROPE_FIRST: those that are there from

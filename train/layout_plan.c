@@ -90,13 +90,15 @@ static double plan_dispatch(const struct layout_spec *a, const struct model *m, 
 static void plan_context(struct layout_plan *p, const struct layout_spec *a, const struct model *m,
                          double rows)
 {
-    double page = (double)model_page_bytes(m), others = a->layout.cp - 1, layers = 0;
+    double page = (double)model_page_bytes(m), others = a->layout.cp - 1;
     double forwards = a->recompute == RECOMPUTE_FULL ? 2 : 1;
 
-    for (int u = 1; u <= m->n_layers; u++)
-        layers += m->local.unit[u].n > 0;
-    p->cp_gather = forwards * layers * others * rows / ATTN_PAGE * page;
-    p->cp_reduce = layers * others * rows / ATTN_PAGE * page * 4 / (double)dtype_size(a->dt);
+    for (int u = 1; u <= m->n_layers; u++) {
+        if (!m->local.unit[u].n)
+            continue;
+        p->cp_gather += forwards * others * rows / ATTN_PAGE * page;
+        p->cp_reduce += 4 * others * rows * (double)model_traffic(m, u).key_floats;
+    }
 }
 
 static void plan_traffic(struct layout_plan *p, const struct layout_spec *a, const struct model *m)
@@ -124,6 +126,12 @@ static double messages(const struct layout_spec *a, int stage, double bytes)
     return a->layout.pp > 1 ? 2 * bytes * (up + down) : 0;
 }
 
+/* Ranks of cp that share a machine's memory: they are neighbours among those of dp and cp. */
+static int page_sharers(const struct layout_spec *a)
+{
+    return a->sharers < a->layout.cp ? a->sharers : a->layout.cp;
+}
+
 static struct work_shape work_of(const struct layout_spec *a, const struct batch_plan *b)
 {
     return (struct work_shape){ .n_seq = (int)b->micro,
@@ -131,7 +139,8 @@ static struct work_shape work_of(const struct layout_spec *a, const struct batch
                                 .documents = a->documents,
                                 .recompute = a->recompute,
                                 .expert_buffer = a->expert_buffer,
-                                .leaves = b->local };
+                                .leaves = b->local,
+                                .sharers = page_sharers(a) };
 }
 
 /* Activations, and what deferred weight gradients keep, for a rank's schedule. */

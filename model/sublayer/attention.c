@@ -83,7 +83,8 @@ static void carve_attention(const struct sublayer *s, const struct model *m, con
 {
     struct attention_buf *buf = &b->attention;
     int64_t rows = c->rows, heads = q_cols(s), qkv = qkv_cols(s), hd = s->attention.head_dim;
-    int64_t dkv = 2 * rows * m->local.layout.cp * kv_cols(s);
+    struct key_sizes by_key = { s->attention.n_heads, s->attention.n_kv, hd, hd,
+                                m->local.layout.tp > m->table.cfg.n_kv };
     size_t el = dtype_size(m->dt);
 
     buf->qkv = carve(from, heads_normed(s) ? LIFE_COSTLY : LIFE_SCRATCH, rows * qkv, sizeof(float));
@@ -106,8 +107,7 @@ static void carve_attention(const struct sublayer *s, const struct model *m, con
     size_t transposed = transposed_bytes(s, m, Q, 3), o = transposed_bytes(s, m, O, 1);
     transposed = transposed > o ? transposed : o;
     buf->transposed = transposed ? carve(from, LIFE_SCRATCH, 1, transposed) : NULL;
-    buf->dkv = carve(from, LIFE_COMM, dkv, sizeof(float));
-    leaf_sums_carve(c, from, dkv, m->local.layout.tp > m->table.cfg.n_kv, &buf->leaves);
+    key_grads_carve(m, c, from, &by_key, &buf->by_key);
     buf->sink_leaf = has_sinks(s) ? carve(from, LIFE_SCRATCH, c->n_seq * s->attention.n_heads, sizeof(float))
                                   : NULL;
     buf->head_leaf = heads_normed(s) ? carve(from, LIFE_COMM, c->n_seq * 2 * hd, sizeof(float)) : NULL;
@@ -281,11 +281,9 @@ static int core_backward(const struct pass *p, const struct sublayer *s, struct 
                          struct mat dqkv, struct err *e)
 {
     struct model *m = p->m;
-    int64_t rows = dqkv.rows, heads = q_cols(s), kv = kv_cols(s);
+    int64_t rows = dqkv.rows, heads = q_cols(s);
     struct mat q = rows_of(buf->q, m->dt, rows, heads), o = rows_of(buf->o, m->dt, rows, heads);
     struct mat d_out = rows_of(buf->d_out, DT_F32, rows, heads), dq = rows_of(buf->dq, DT_F32, rows, heads);
-    int64_t all = rows * m->local.layout.cp;
-    struct mat dk = rows_of(buf->dkv, DT_F32, all, kv), dv = rows_of(buf->dkv + all * kv, DT_F32, all, kv);
     struct attn a = sequences(p, s);
     struct attn_kept kept = { o, q, buf->lse };
     const struct rope_table *rope = rope_of(p, s);
@@ -303,24 +301,25 @@ static int core_backward(const struct pass *p, const struct sublayer *s, struct 
     }
 
     /* through softmax and products */
-    struct keys_back back = { &a, dq, dk, dv, d_out, kept, &buf->leaves, m->kv_group };
+    struct keys_back back = {
+        .a = &a, .dq = dq, .dout = d_out, .kept = kept, .grads = &buf->by_key, .group = m->kv_group
+    };
     if (m->kv_group && ALTERED("kv_replicas")) {
-        KERNEL(m->dev, attn_dx, &a, dq, dk, dv, d_out, kept);
-        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, rope->cos, rope->sin);
+        keys_all(p, &a, &buf->by_key, &back.dk, &back.dv);
+        KERNEL(m->dev, attn_dx, &a, dq, back.dk, back.dv, d_out, kept);
+        KERNEL(m->dev, rope_dx, &a, dqkv, dq, back.dk, back.dv, rope->cos, rope->sin);
         replica_dx(p, s, dqkv);
     }
     TRY(keys_backward(p, &back, e));
     if (has_sinks(s))
         TRY(sinks_back(p, s, buf, &a, d_out, kept, e));
-    dk = back.dk;
-    dv = back.dv;
 
     /* through norms of heads and RoPE */
     if (heads_normed(s)) {
-        TRY(head_norms_back(p, s, buf, &a, dq, dk, e));
-        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, NULL, NULL);
+        TRY(head_norms_back(p, s, buf, &a, dq, back.dk, e));
+        KERNEL(m->dev, rope_dx, &a, dqkv, dq, back.dk, back.dv, NULL, NULL);
     } else {
-        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, rope->cos, rope->sin);
+        KERNEL(m->dev, rope_dx, &a, dqkv, dq, back.dk, back.dv, rope->cos, rope->sin);
     }
     rc = 0;
 out:
@@ -399,6 +398,14 @@ static size_t deferred_bytes(const struct sublayer *s, const struct model *m, co
     return sum;
 }
 
+static void traffic(const struct sublayer *s, const struct model *m, struct unit_traffic *t)
+{
+    (void)m;
+    t->sums_forward++;
+    t->sums_backward++;
+    t->key_floats += 2 * kv_cols(s);
+}
+
 static double flops(const struct sublayer *s, const struct model *m, double keys)
 {
     double products = 2.0 * (double)m->hidden * (double)(qkv_cols(s) + q_cols(s));
@@ -416,5 +423,6 @@ const struct sublayer_kind sublayer_attention = {
     .backward = backward,
     .weight_gradient = weight_gradient,
     .deferred_bytes = deferred_bytes,
+    .traffic = traffic,
     .flops = flops,
 };

@@ -110,9 +110,9 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
     b->d_kv_a_dt = carve(from, LIFE_SCRATCH, rows * key_dim(a), el);
     b->d_latent = carve(from, LIFE_SCRATCH, rows * a->kv_rank, sizeof(float));
     b->turned = carve(from, LIFE_SCRATCH, a->kv_rank * a->nope, el);
-    int64_t of_keys = rows * m->local.layout.cp * (key_dim(a) + a->kv_rank);
-    b->sums = carve(from, LIFE_COMM, rows * a->q_rank + of_keys, sizeof(float));
-    leaf_sums_carve(c, from, of_keys, m->local.layout.tp > 1, &b->leaves);
+    struct key_sizes by_key = { heads, 1, key_dim(a), a->kv_rank, m->local.layout.tp > 1 };
+    b->d_q_a = carve(from, LIFE_COMM, rows * a->q_rank, sizeof(float));
+    key_grads_carve(m, c, from, &by_key, &b->by_key);
 }
 
 static void carve_latent(const struct sublayer *s, const struct model *m, const struct call_shape *c,
@@ -359,17 +359,10 @@ static int norm_back(const struct pass *p, const struct sublayer *s, int slot, s
     return rc;
 }
 
-/* What ranks have parts of, one behind the other in comm memory. */
+/* What ranks have parts of, in comm memory. */
 struct latent_sums {
     struct mat q_a, k, v;
 };
-static struct latent_sums sums_of(const struct pass *p, const struct latent *a, struct latent_buf *b)
-{
-    int64_t rows = rows_all(&p->r), all = rows * p->m->local.layout.cp;
-    float *k = b->sums + rows * a->q_rank, *v = k + all * key_dim(a);
-    return (struct latent_sums){ rows_of(b->sums, DT_F32, rows, a->q_rank),
-                                 rows_of(k, DT_F32, all, key_dim(a)), rows_of(v, DT_F32, all, a->kv_rank) };
-}
 
 /* Attention's own backward pass, then q_b's: sums of all heads, complete over tp, of this rank's rows. */
 static int sum_heads(const struct pass *p, const struct sublayer *s, struct latent_buf *b,
@@ -386,14 +379,12 @@ static int sum_heads(const struct pass *p, const struct sublayer *s, struct late
                               .dq = rows_of(b->dq, DT_F32, rows, heads * key_dim(a)),
                               .dout = rows_of(b->d_out_dt, m->dt, rows, heads * a->kv_rank),
                               .kept = kept,
-                              .leaves = &b->leaves,
+                              .grads = &b->by_key,
                               .group = m->tp };
     char *none = NULL;
     int rc;
 
-    *sum = sums_of(p, a, b);
-    back.dk = sum->k;
-    back.dv = sum->v;
+    sum->q_a = rows_of(b->d_q_a, DT_F32, rows, a->q_rank);
     TRY(keys_backward(p, &back, e));
     sum->k = back.dk;
     sum->v = back.dv;
@@ -404,7 +395,7 @@ static int sum_heads(const struct pass *p, const struct sublayer *s, struct late
         w = weight_rows(p, s->part[Q_B], 0, q_cols(a), &none);
         KERNEL(m->dev, linear_dx, sum->q_a, 1, &d_raw, &w, &a->of_heads);
     }
-    rc = comm_all_reduce(m->tp, b->sums, rows * a->q_rank, e);
+    rc = comm_all_reduce(m->tp, b->d_q_a, rows * a->q_rank, e);
 out:
     return rc;
 }
@@ -537,11 +528,12 @@ static size_t deferred_bytes(const struct sublayer *s, const struct model *m, co
 static void traffic(const struct sublayer *s, const struct model *m, struct unit_traffic *t)
 {
     const struct latent *a = &s->latent;
+    int leaves = m->cp_grain > 1 ? m->cp_grain : 1; /* each is summed by itself */
 
-    (void)m;
     t->sums_forward++;
     t->sums_backward++;
-    t->row_floats += a->q_rank + key_dim(a) + a->kv_rank;
+    t->key_floats += key_dim(a) + a->kv_rank;
+    t->row_floats += a->q_rank + leaves * (key_dim(a) + a->kv_rank);
 }
 
 static double flops(const struct sublayer *s, const struct model *m, double keys)

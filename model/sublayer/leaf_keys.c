@@ -26,22 +26,44 @@ int keys_gather(const struct pass *p, const struct page_place *at, char *kv, str
     return comm_all_gather_shared(cp, kv, kv + each * (size_t)comm_rank(cp), each, e);
 }
 
-void leaf_sums_carve(const struct call_shape *c, const struct carver *from, int64_t n, int apart,
-                     struct leaf_sums *s)
+void key_grads_carve(const struct model *m, const struct call_shape *c, const struct carver *from,
+                     const struct key_sizes *s, struct key_grads *g)
 {
-    *s = (struct leaf_sums){ .n = n };
-    if (!apart || c->inner < 2)
+    int cp = m->local.layout.cp, by_head = cp > 1 && s->n_kv > 1;
+    int64_t of_head = c->rows * (s->key + s->value);
+
+    *g = (struct key_grads){ .n = cp * of_head * (by_head ? 1 : s->n_kv) };
+    g->all = carve(from, LIFE_COMM, g->n, sizeof(float));
+    if (by_head) {
+        g->own = carve(from, LIFE_SCRATCH, of_head * s->n_kv, sizeof(float));
+        g->lse = carve(from, LIFE_SCRATCH, c->rows * (s->n_heads / s->n_kv), sizeof(float));
+    }
+    if (!s->apart || c->inner < 2)
         return;
-    s->leaf = carve(from, LIFE_COMM, n, sizeof(float));
+    g->leaf = carve(from, LIFE_COMM, g->n, sizeof(float));
     for (int i = 1; i < tree_levels(c->inner, 1); i++)
-        s->level[i] = carve(from, LIFE_SCRATCH, n, sizeof(float));
+        g->level[i] = carve(from, LIFE_SCRATCH, g->n, sizeof(float));
+}
+
+/* dk, then dv of so many rows and kv heads, at x. */
+static void mats_at(float *x, const struct attn *a, int64_t rows, int64_t n_kv, struct mat *dk,
+                    struct mat *dv)
+{
+    *dk = rows_of(x, DT_F32, rows, n_kv * a->head_dim);
+    *dv = rows_of(x + rows * dk->cols, DT_F32, rows, n_kv * attn_value_dim(a));
+}
+
+void keys_all(const struct pass *p, const struct attn *a, const struct key_grads *grads, struct mat *dk,
+              struct mat *dv)
+{
+    mats_at(grads->all, a, rows_all(&p->r) * p->m->local.layout.cp, grads->own ? 1 : a->n_kv, dk, dv);
 }
 
 /* Leaf by leaf: complete over the ranks of the group, then the tree over leaves, in k->dk and k->dv. */
 static int by_leaf(const struct pass *p, const struct keys_back *k, struct err *e)
 {
     struct model *m = p->m;
-    struct leaf_sums *s = k->leaves;
+    struct key_grads *s = k->grads;
     struct tree_acc acc = { .n = k->a->cut.count };
     struct attn a = *k->a;
     struct mat dk = k->dk, dv = k->dv;
@@ -65,7 +87,7 @@ out:
 static int all_leaves(const struct pass *p, const struct keys_back *k, struct err *e)
 {
     KERNEL(p->m->dev, attn_dx, k->a, k->dq, k->dk, k->dv, k->dout, k->kept);
-    return k->group ? comm_all_reduce(k->group, k->dk.p, k->leaves->n, e) : 0;
+    return k->group ? comm_all_reduce(k->group, k->dk.p, k->grads->n, e) : 0;
 }
 
 /* This rank's rows of the sum over cp of x. */
@@ -79,11 +101,65 @@ static int own_rows(const struct pass *p, struct mat *x, struct err *e)
     return rc;
 }
 
+/* attn_dx's arguments for one kv head and its query heads. */
+static void take_head(const struct pass *p, const struct keys_back *k, int kv, struct attn *a,
+                      struct keys_back *one)
+{
+    const int64_t group = k->a->n_heads / k->a->n_kv, first = kv * group, d = k->a->head_dim,
+                  v = attn_value_dim(k->a);
+    *a = *k->a;
+    a->n_heads = (int)group;
+    a->n_kv = 1;
+    a->page_off += (size_t)kv * attn_head_bytes(a);
+
+    *one = *k;
+    one->a = a;
+    one->dq = mat_cols(k->dq, first * d, group * d);
+    one->dout = mat_cols(k->dout, first * v, group * v);
+    one->kept.q = mat_cols(k->kept.q, first * d, group * d);
+    one->kept.out = mat_cols(k->kept.out, first * v, group * v);
+    one->kept.lse = k->grads->lse;
+    dev_copy_rows(p->m->dev, k->grads->lse, (size_t)group * sizeof(float), k->kept.lse + first,
+                  (size_t)k->a->n_heads * sizeof(float), (size_t)group * sizeof(float), k->dq.rows);
+    keys_all(p, a, k->grads, &one->dk, &one->dv);
+}
+
+static void put_head(const struct pass *p, struct mat all, int kv, struct mat one)
+{
+    size_t bytes = (size_t)one.cols * sizeof(float);
+    dev_copy_rows(p->m->dev, (float *)all.p + kv * one.cols, (size_t)all.ld * sizeof(float), one.p, bytes,
+                  bytes, one.rows);
+}
+
+/* One kv head after the other. */
+static int by_head(const struct pass *p, struct keys_back *k, struct err *e)
+{
+    struct keys_back one;
+    struct attn a;
+    int rc = 0;
+
+    mats_at(k->grads->own, k->a, k->dq.rows, k->a->n_kv, &k->dk, &k->dv);
+    for (int kv = 0; kv < k->a->n_kv; kv++) {
+        take_head(p, k, kv, &a, &one);
+        TRY(all_leaves(p, &one, e));
+        TRY(own_rows(p, &one.dk, e));
+        TRY(own_rows(p, &one.dv, e));
+        put_head(p, k->dk, kv, one.dk);
+        put_head(p, k->dv, kv, one.dv);
+    }
+out:
+    return rc;
+}
+
 int keys_backward(const struct pass *p, struct keys_back *k, struct err *e)
 {
     int apart = k->group && comm_size(k->group) > 1 && k->a->cut.count > 1;
-    int rc = (apart && !ALTERED("cp_group_last") ? by_leaf : all_leaves)(p, k, e);
+    int rc;
+    if (k->grads->own)
+        return by_head(p, k, e);
 
+    keys_all(p, k->a, k->grads, &k->dk, &k->dv);
+    rc = (apart && !ALTERED("cp_group_last") ? by_leaf : all_leaves)(p, k, e);
     if (rc >= 0 && has_cp(p))
         rc = own_rows(p, &k->dk, e);
     return rc >= 0 && has_cp(p) ? own_rows(p, &k->dv, e) : rc;

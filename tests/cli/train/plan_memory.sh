@@ -2,7 +2,8 @@
 # all
 # plan_memory.sh - the peak that every rank's tracked allocator saw, beside what --dry-run plans for the
 # fullest rank: within 5 % in both directions, in all and by category (a category of less than 2 % of the
-# whole: within 2 % of that), for twenty-one layouts of a dense model and fifteen of a mixture of experts.
+# whole: within 2 % of that), for twenty-one layouts of a dense model, nine that divide its sequences and
+# fifteen of a mixture of experts.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 40000 >"$TMP/text"
 config "$TMP/model.json" hidden_size=256 num_hidden_layers=8 num_attention_heads=8 num_key_value_heads=4 \
@@ -29,6 +30,7 @@ near() {
         'BEGIN { d = a > b ? a - b : b - a; exit !(d <= 0.05 * a || d <= 0.005 * w || (a < 0.02 * w && d <= 0.02 * w)) }'
 }
 
+declare -A acts             # measured, by layout
 compare_layouts() {         # of its input, a layout a line
     local layout words plan all cat
     while read -r layout; do
@@ -36,7 +38,7 @@ compare_layouts() {         # of its input, a layout a line
         plan=$("$BIN/ptrain" "${common[@]}" "${words[@]}" --dry-run)
         train one "${words[@]}"
         claim "$layout: runs" [ $rc = 0 ] || continue
-        all=$(whole one)
+        all=$(whole one) acts[$layout]=$(measured one acts)
         claim "$layout: the peak of all, $all bytes, as planned" near "$all" "$(planned memory)" "$all"
         for cat in params grads optim acts comm work; do
             claim "$layout: $cat, $(measured one $cat) bytes of $all, as planned" near \
@@ -68,6 +70,29 @@ compare_layouts <<'LAYOUTS'
 --offload DISK --dtype bf16 --zero 3 --micro-batch 2 --offload-grads --offload-params
 --offload DISK --ranks 4 --zero 3 --micro-batch 1 --offload-grads --offload-params
 LAYOUTS
+
+# sequences that ranks divide: activations are most of the memory
+config "$TMP/model.json" hidden_size=256 num_hidden_layers=4 num_attention_heads=8 num_key_value_heads=4 \
+    head_dim=32 intermediate_size=704 vocab_size=2048 max_position_embeddings=2048
+dense=("${common[@]}")
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 1 --seq-len 2048 --global-batch 2 --threads 1
+    --micro-batch 1 --cp-grain 8)
+compare_layouts <<'LAYOUTS'
+--ranks 1
+--cp 2
+--cp 4
+--cp 4 --zero 3
+--cp 2 --ranks 4 --zero 2 --dtype bf16
+--cp 2 --tp 2 --sp
+--cp 2 --tp 8
+--cp 2 --pp 2 --schedule zero-bubble
+--cp 2 --recompute full
+LAYOUTS
+common=("${dense[@]}")
+for cp in 2 4; do
+    claim "cp $cp: a rank keeps 1/$cp of the activations, within 5 %" awk -v a="${acts["--cp $cp"]}" \
+        -v b="${acts["--ranks 1"]}" -v n=$cp 'BEGIN { exit !(a * n > 0.95 * b && a * n < 1.05 * b) }'
+done
 
 echo '{"model_type":"qwen2_moe","hidden_size":256,"num_hidden_layers":4,"num_attention_heads":8,"num_key_value_heads":4,"head_dim":32,"intermediate_size":704,
 "vocab_size":2048,"num_experts":8,"num_experts_per_tok":2,"moe_intermediate_size":176,"shared_expert_intermediate_size":352}' >"$TMP/model.json"

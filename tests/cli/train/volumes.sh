@@ -94,6 +94,21 @@ done
 both again --tp 2 --sp --recompute full
 claim "sp, layers computed again: gathers as planned" near "$(sent again tp all_gather)" \
     "$(planned again "tp gathers")"
+
+# cp: keys and values once a layer forward, again where forward is; their gradients in fp32, kv head by kv head
+kv=$((2 * 4 * 16 * L))
+long=(--seq-len 256 --cp-grain 2 --global-batch 2 --micro-batch 1)
+for dtype in fp32 bf16; do
+    [ $dtype = fp32 ] && w=4 || w=2
+    both cp --cp 2 "${long[@]}" --dtype $dtype
+    claim "cp 2 $dtype: gathered are (N-1)/N of keys and values" [ "$(sent cp cp all_gather)" = $((w * kv * 256)) ]
+    claim "cp 2 $dtype: gathers as planned" near "$(sent cp cp all_gather)" "$(planned cp "cp gathers")"
+    claim "cp 2 $dtype: summed are (N-1)/N of their gradients" [ "$(sent cp cp reduce_scatter)" = $((4 * kv * 256)) ]
+    claim "cp 2 $dtype: sums as planned" near "$(sent cp cp reduce_scatter)" "$(planned cp "cp sums")"
+done
+both cp --cp 2 "${long[@]}" --recompute full
+claim "cp 2, layers computed again: gathers as planned" near "$(sent cp cp all_gather)" \
+    "$(planned cp "cp gathers")"
 both pp --pp 2 --micro-batch 2
 claim "pp 2: messages as planned" near "$(($(sent pp pp send) + $(sent pp pp_back send)))" \
     "$(planned pp "pp messages")"
