@@ -61,13 +61,22 @@ static void write_window(FILE *f, const int32_t *ids, int32_t last, const float 
     fputs("]}\n", f);
 }
 
+/* The log-probs of a window whose sequences are cut, from the order of its rows into that of its tokens.
+ * Rank 0's rows are the first of a sequence, and those of the other cp ranks follow. */
+static const float *by_token(struct work *w, const float *of_rows)
+{
+    for (int64_t row = 0; row < w->run->o.seq_len; row++)
+        w->by_token[model_row_token(&w->model, w->run->o.seq_len, row)] = of_rows[row];
+    return w->by_token;
+}
+
 /* Gathers the log-probs of a round; rank 0 (f not NULL) writes them window by window. */
 static int write_round(struct work *w, int64_t first, int64_t n, FILE *f, struct err *e)
 {
     const struct mesh *mesh = &w->ranks->mesh;
     int64_t T = w->run->o.seq_len, M = w->slot_seqs;
     size_t *sizes = calloc((size_t)world_size(w->ranks->world), sizeof *sizes);
-    size_t mine = mesh->at[AXIS_TP] || !w->model.has_head ? 0 : (size_t)(M * T) * sizeof(float);
+    size_t mine = mesh->at[AXIS_TP] || !w->model.has_head ? 0 : (size_t)(M * work_rows(w)) * sizeof(float);
     void *all = NULL;
     int rc;
     if (!sizes)
@@ -75,7 +84,8 @@ static int write_round(struct work *w, int64_t first, int64_t n, FILE *f, struct
     TRY(comm_gather_blobs(mesh->all, w->logprobs, mine, 0, &all, sizes, e));
     for (int64_t i = 0; f && i < mesh->size[AXIS_DP] * M && first + i < n; i++) {
         TRY(data_read(w->eval, first + i, w->ids, w->targets, e));
-        write_window(f, w->ids, w->targets[T - 1], (float *)all + i * T, T);
+        const float *of_rows = (const float *)all + i * T;
+        write_window(f, w->ids, w->targets[T - 1], w->by_token ? by_token(w, of_rows) : of_rows, T);
     }
 out:
     free(all);

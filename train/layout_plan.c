@@ -126,8 +126,7 @@ static double messages(const struct layout_spec *a, int stage, double bytes)
     return a->layout.pp > 1 ? 2 * bytes * (up + down) : 0;
 }
 
-/* Ranks of cp that share a machine's memory: they are neighbours among those of dp and cp. */
-static int page_sharers(const struct layout_spec *a)
+int layout_plan_page_sharers(const struct layout_spec *a)
 {
     return a->sharers < a->layout.cp ? a->sharers : a->layout.cp;
 }
@@ -140,7 +139,7 @@ static struct work_shape work_of(const struct layout_spec *a, const struct batch
                                 .recompute = a->recompute,
                                 .expert_buffer = a->expert_buffer,
                                 .leaves = b->local,
-                                .sharers = page_sharers(a) };
+                                .sharers = layout_plan_page_sharers(a) };
 }
 
 /* Activations, and what deferred weight gradients keep, for a rank's schedule. */

@@ -47,6 +47,8 @@ struct layout_plan {
 /* How many ranks of dp and cp share a machine that has so many ranks (0: all are on one), as
  * comm/mpi/mpi_nodes.c decides. */
 int layout_plan_sharers(const struct layout *l, int ranks_a_machine);
+/* Of these those of one cp group, which share its pages: they are neighbours among them. */
+int layout_plan_page_sharers(const struct layout_spec *a);
 /* The pipeline of a run with these micro-batches. */
 struct pipe_shape layout_plan_schedule(const struct batch_plan *b, const struct layout *l,
                                        enum pipe_kind kind);

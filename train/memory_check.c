@@ -35,10 +35,13 @@ struct layout_spec memory_check_spec(const struct run *run, const struct ranks *
 }
 
 /* What an evaluation holds: the weights, and the activations of one micro-batch. */
-static int measure_eval(const struct layout_spec *a, int64_t micro, int stage, double bytes[MEM_CATS],
-                        struct err *e)
+static int measure_eval(const struct layout_spec *a, int stage, double bytes[MEM_CATS], struct err *e)
 {
-    struct work_shape work = { .n_seq = (int)micro,
+    struct batch_plan plan;
+    if (batch_plan_eval(&plan, a->micro, &a->layout, e) < 0)
+        return -e->code;
+    struct work_shape work = { .n_seq = (int)plan.micro,
+                               .sharers = layout_plan_page_sharers(a),
                                .seq_len = a->seq_len,
                                .documents = 1,
                                .recompute = a->recompute,
@@ -64,8 +67,7 @@ int memory_check_stage(const struct run *run, const struct layout_spec *a, int s
                        struct err *e)
 {
     memset(bytes, 0, sizeof *bytes * MEM_CATS);
-    return run->o.eval_only ? measure_eval(a, a->micro ? a->micro : 4, stage, bytes, e)
-                            : layout_plan_stage(a, stage, bytes, e);
+    return run->o.eval_only ? measure_eval(a, stage, bytes, e) : layout_plan_stage(a, stage, bytes, e);
 }
 
 static int measure(const struct run *run, const struct ranks *ranks, const struct layout_spec *a,

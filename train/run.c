@@ -241,8 +241,8 @@ static int set_cp_grain(struct run *r, const struct layout *l, struct err *e)
     r->cp_grain = r->source && r->o.resume ? stored : asked ? asked : model_cp_grain(r->o.seq_len);
     if (!asked && !r->o.resume && r->expert_leaf > 1)
         r->cp_grain = 1;
-    if (r->o.eval_only && l->cp == 1)
-        r->cp_grain = 1;
+    if (r->o.eval_only) /* nothing depends on it but whose rows are whose */
+        r->cp_grain = l->cp;
     if (r->cp_grain > 1 && r->expert_leaf > 1)
         return err_set(e, ERR_USAGE,
                        "--cp-grain %d with --expert-leaf %d: one cuts sequences into leaves, the other joins "
@@ -263,7 +263,7 @@ static int check_context(const struct run *r, const struct layout *l, struct err
     const struct {
         int asked;
         const char *what;
-    } later[] = { { r->o.eval_only, "--eval-only" }, { r->o.documents > 1, "--documents" } };
+    } later[] = { { r->o.documents > 1, "--documents" } };
     for (size_t i = 0; l->cp > 1 && i < sizeof later / sizeof *later; i++)
         if (later[i].asked)
             return err_set(e, ERR_USAGE, "--cp %d with %s is not supported yet: use --cp 1", l->cp,

@@ -95,8 +95,11 @@ static int open_buffers(struct work *w, int n_chunks, struct err *e)
     w->logprobs = malloc(sizeof *w->logprobs * tokens);
     w->n_documents = malloc(sizeof *w->n_documents * (size_t)seqs);
     w->document_begin = malloc(sizeof *w->document_begin * (size_t)(seqs * (w->run->o.documents + 1)));
-    w->window = w->run->cp_grain > 1 ? malloc(sizeof *w->window * 2 * (size_t)T) : NULL;
-    int ok = (w->window || w->run->cp_grain == 1) && w->first_slot && w->slot && w->first_deferred &&
+    if (w->run->cp_grain > 1) {
+        w->window = malloc(sizeof *w->window * 2 * (size_t)T);
+        w->by_token = malloc(sizeof *w->by_token * (size_t)T);
+    }
+    int ok = ((w->window && w->by_token) || w->run->cp_grain == 1) && w->first_slot && w->slot && w->first_deferred &&
              w->deferred && w->ids && w->targets && w->logprobs && w->n_documents && w->document_begin;
     return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for a batch");
 }
@@ -154,10 +157,9 @@ int work_open(struct work *w, struct log *term, struct err *e)
     const struct train_opts *o = &w->run->o;
     const struct model_config *cfg = &w->run->cfg;
     const struct layout *layout = &w->ranks->layout;
-    int64_t n = o->micro_batch ? o->micro_batch : 4;
     int rc;
     if (o->eval_only)
-        w->plan = (struct batch_plan){ .local = n, .micro = n, .supers = 1 };
+        TRY(batch_plan_eval(&w->plan, o->micro_batch, layout, e));
     else
         TRY(batch_plan_layout(&w->plan, o->global_batch, o->micro_batch, layout, e));
     if (!o->eval_only)
@@ -287,6 +289,7 @@ void work_close(struct work *w)
     data_close(w->eval);
     tokenizer_close(w->tokenizer);
     free(w->window);
+    free(w->by_token);
     free(w->ids);
     free(w->targets);
     free(w->logprobs);

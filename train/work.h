@@ -51,6 +51,7 @@ struct work {
     int *n_documents;        /* [slot_seqs], with --documents */
     int64_t *document_begin; /* [slot_seqs][documents] */
     float *logprobs;         /* [slot_seqs][seq_len] */
+    float *by_token;         /* [seq_len]: of a window, in the order of tokens; NULL: rows have it */
 
     struct position at;
     int n_skipped;                    /* updates skipped in a row */

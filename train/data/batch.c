@@ -44,17 +44,24 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
     return 0;
 }
 
+/* With cp a micro-batch is one sequence. */
+static int check_micro(int64_t micro, const struct layout *l, struct err *e)
+{
+    if (l->cp == 1 || micro <= 1)
+        return 0;
+    return err_set(e, ERR_USAGE,
+                   "--micro-batch %lld with --cp %d: a micro-batch is one sequence then: leave it out",
+                   (long long)micro, l->cp);
+}
+
 /* With cp a sequence's gradients are summed over cp before they are added to the next sequence's: every
  * super-step is one sequence of each dp rank. The sum over dp and cp is Tree(dp) of Tree(cp). */
 static int plan_of_leaves(struct batch_plan *b, int64_t rows, int64_t micro, const struct layout *l,
                           struct err *e)
 {
-    int rc = micro > 1
-                 ? err_set(e, ERR_USAGE,
-                           "--micro-batch %lld with --cp %d: a micro-batch is one sequence then: leave it "
-                           "out",
-                           (long long)micro, l->cp)
-                 : batch_plan(b, rows, 1, l->dp, 0, e);
+    int rc = check_micro(micro, l, e);
+    if (rc >= 0)
+        rc = batch_plan(b, rows, 1, l->dp, 0, e);
     if (rc < 0)
         return rc;
     b->supers = b->local;
@@ -79,6 +86,14 @@ int batch_plan_layout(struct batch_plan *b, int64_t rows, int64_t micro, const s
             (long long)b->micro, l->ep, (long long)b->micro, (long long)rows);
     b->in_tree = b->in_tree && tree_is_node(rows, 0, b->local * layout_fold(l));
     return 0;
+}
+
+int batch_plan_eval(struct batch_plan *b, int64_t micro, const struct layout *l, struct err *e)
+{
+    enum { USUAL = 4 };
+    int64_t n = micro ? micro : l->cp > 1 ? 1 : USUAL;
+    *b = (struct batch_plan){ .local = n, .micro = n, .supers = 1 };
+    return check_micro(micro, l, e);
 }
 
 int batch_check_leaf(const struct batch_plan *b, const struct layout *l, int leaf, struct err *e)

@@ -38,6 +38,8 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
  * micro-batches. */
 int batch_plan_layout(struct batch_plan *b, int64_t rows, int64_t micro, const struct layout *l,
                       struct err *e);
+/* The micro-batches of an evaluation: --micro-batch sequences, micro 0: as many as usual. */
+int batch_plan_eval(struct batch_plan *b, int64_t micro, const struct layout *l, struct err *e);
 /* ERR_USAGE: S = leaf sequences (--expert-leaf) do not divide those that an expert gets in one call. */
 int batch_check_leaf(const struct batch_plan *b, const struct layout *l, int leaf, struct err *e);
 /* The row of the global batch, 0 .. G-1, that dp rank d adds as its row j (0 .. R-1) of a super-step. */
