@@ -163,7 +163,7 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                        (long long)w->logit_rows);
     for (int unit = at->first_unit; !b->n_rows && !b->most_rows && unit <= at->last_unit; unit++) {
         struct page_place place = page_place(m, unit - 1);
-        TRY(keys_gather(&p, &place, NULL, e));
+        TRY(keys_gather(&p, &place, NULL, NULL, e));
     }
     if (!b->n_rows && !b->most_rows)
         goto out;

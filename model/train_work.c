@@ -54,6 +54,7 @@ static int64_t pages_of(const struct train_work *w)
 static int64_t runs_of(const struct train_work *w) { return w->documents + 2 * w->r.leaves; }
 
 static char **unit_pages(const struct train_work *w, int i) { return w->page + i * w->n_seq * pages_of(w); }
+static char **own_pages(const struct train_work *w, int i) { return w->own_page + i * pages_of(w); }
 
 static struct attn_seq *unit_documents(const struct train_work *w, int i)
 {
@@ -79,31 +80,24 @@ static struct attn_cut cut_of(const struct train_work *w, int i)
                               .doc = unit_documents(w, i) };
 }
 
-/* Where page k lies: with cp the pages of a rank's rows are neighbours. */
-static int64_t page_at(const struct train_work *w, int64_t k)
+/* The pages of unit i, from the memory that its attention carved: of all sequences, in the order of their
+ * documents. */
+static void set_pages(struct train_work *w, int i)
 {
-    struct attn_seq whole = { 0, w->seq_len, 0, NULL };
-    struct attn a = { .cut = cut_of(w, 0) };
-    return w->m->local.layout.cp > 1 ? attn_key_row(&a, &whole, k * ATTN_PAGE) / ATTN_PAGE : k;
-}
-
-/* The page pointers of unit i, from the memory that its attention carved. */
-static void set_pages(struct train_work *w, int i, const struct unit *u)
-{
+    const struct unit_buf *u = &w->unit[i];
     size_t bytes = model_page_bytes(w->m);
-    for (int b = 0; b < u->n_branches; b++) {
-        if (!w->unit[i].branch[b].kv)
-            continue;
-        for (int64_t k = 0; k < w->shape.pages; k++)
-            unit_pages(w, i)[k] = w->unit[i].branch[b].kv + bytes * (size_t)page_at(w, k);
+    char *kv = u->branch[0].kv ? u->branch[0].kv : u->branch[1].kv;
+    for (int64_t k = 0; kv && k < w->n_seq * pages_of(w); k++) {
+        unit_pages(w, i)[k] = kv + bytes * (size_t)(w->own_page ? w->map.read[k] : k);
+        if (w->own_page)
+            own_pages(w, i)[k] = kv + bytes * (size_t)w->map.own[k];
     }
 }
 
-/* The documents of sequence s in unit i, from doc[0] on: their number. */
-static int set_documents(struct train_work *w, int i, int s, int n, const int64_t *begin,
+/* The documents of sequence s, whose pages begin at page, from doc[0] on: their number. */
+static int set_documents(const struct train_work *w, int s, int n, const int64_t *begin, char **page,
                          struct attn_seq *doc)
 {
-    char **page = unit_pages(w, i) + s * pages_of(w);
     for (int k = 0; k < n; k++) {
         int64_t from = k ? begin[k] : 0, to = k + 1 < n ? begin[k + 1] : w->seq_len;
         doc[k] = (struct attn_seq){ s * w->seq_len + from, to - from, 0, page };
@@ -128,16 +122,25 @@ static int set_runs(const struct attn *a, const struct attn_seq *doc, int n, str
 
 void train_work_documents(struct train_work *w, const int *n, const int64_t *begin)
 {
+    if (w->own_page)
+        page_map_make(&w->map, w, n ? n[0] : 1, begin);
     for (int i = 0; i < w->n_units; i++) {
         struct attn_seq *doc = unit_documents(w, i), *seq = unit_sequences(w, i);
         struct attn a = { .cut = cut_of(w, i) };
+        set_pages(w, i);
         w->n_docs = w->n_attn = 0;
         for (int s = 0; s < w->n_seq; s++) {
             const int64_t *from = begin ? begin + (int64_t)s * w->documents : NULL;
-            int more = set_documents(w, i, s, n ? n[s] : 1, from, doc + w->n_docs);
+            char **page = unit_pages(w, i) + s * pages_of(w);
+            int more = set_documents(w, s, n ? n[s] : 1, from, page, doc + w->n_docs);
             w->n_attn += set_runs(&a, doc + w->n_docs, more, seq + w->n_attn);
             w->n_docs += more;
         }
+        if (!w->own_page)
+            continue;
+        struct attn_seq *own = w->own_doc + (doc - w->doc);
+        set_documents(w, 0, w->n_docs, begin, own_pages(w, i), own);
+        set_runs(&a, own, w->n_docs, w->own_seq + (seq - w->seq));
     }
 }
 
@@ -147,16 +150,27 @@ void train_pass_layer(struct pass *p, int unit)
     p->seq = unit_sequences(p->w, i);
     p->n_seq = p->w->n_attn;
     p->cut = cut_of(p->w, i);
+    p->own_seq = p->w->own_page ? p->w->own_seq + (p->seq - p->w->seq) : NULL;
 }
 
 void train_clean_pages(const struct pass *p, int unit)
 {
     const struct attn_seq *doc = unit_documents(p->w, unit - p->w->at.first_unit);
     size_t bytes = model_page_bytes(p->m);
-    if (p->w->documents == 1)
+    if (p->w->documents == 1 || p->w->own_page)
         return;
     for (int i = 0; i < p->w->n_docs; i++)
         if (doc[i].n_rows % ATTN_PAGE)
+            dev_fill(p->m->dev, doc[i].page[doc[i].n_rows / ATTN_PAGE], 0, bytes);
+}
+
+void train_clean_own_pages(const struct pass *p)
+{
+    const struct train_work *w = p->w;
+    const struct attn_seq *doc = w->own_doc + (p->cut.doc - w->doc);
+    size_t bytes = model_page_bytes(p->m);
+    for (int i = 0; i < w->n_docs; i++)
+        if (doc[i].n_rows % ATTN_PAGE && page_rank(w, doc[i].row + doc[i].n_rows - 1) == p->m->local.at.cp)
             dev_fill(p->m->dev, doc[i].page[doc[i].n_rows / ATTN_PAGE], 0, bytes);
 }
 
@@ -223,8 +237,6 @@ static void carve_all(struct train_work *w, struct arena a[PLACES])
     for (int i = 0; i < w->n_units; i++) {
         int unit = w->at.first_unit + i;
         carve_unit(w, unit, &layer, a, most, w->unit ? &w->unit[i] : &scratch);
-        if (a[AT_KEPT].base)
-            set_pages(w, i, &m->unit[unit]);
     }
     if (w->at.has_head) {
         carve_unit(w, head, &end, a, most, &w->head);
@@ -261,7 +273,8 @@ struct train_work train_work_of(const struct model *m, int chunk, const struct w
     w.shape = (struct call_shape){ .n_seq = n_leaves,
                                    .rows = n_leaves * len,
                                    .own = n_leaves * own,
-                                   .pages = s->n_seq * pages_of(&w),
+                                   .pages = m->local.layout.cp > 1 ? page_map_pages(&w)
+                                                                   : s->n_seq * pages_of(&w),
                                    .logit_ld = m->vocab_n,
                                    .training = 1,
                                    .expert_buffer = s->expert_buffer,
@@ -294,6 +307,16 @@ int train_work_check(const struct model *m, const struct work_shape *s, struct e
     return 0;
 }
 
+/* With cp: where this rank stores. */
+static int open_own(struct train_work *w)
+{
+    size_t n = (size_t)w->n_units;
+    w->own_page = calloc(n * (size_t)pages_of(w), sizeof *w->own_page);
+    w->own_doc = calloc(n * (size_t)w->documents, sizeof *w->own_doc);
+    w->own_seq = calloc(n * (size_t)runs_of(w), sizeof *w->own_seq);
+    return page_map_open(&w->map, w, pages_of(w)) && w->own_page && w->own_doc && w->own_seq;
+}
+
 static int open_tables(struct train_work *w)
 {
     int64_t n_units = w->n_units, n_seq = w->n_seq;
@@ -301,6 +324,8 @@ static int open_tables(struct train_work *w)
     w->page = calloc((size_t)(n_units * n_seq * pages_of(w)), sizeof *w->page);
     w->doc = calloc((size_t)(n_units * n_seq * w->documents), sizeof *w->doc);
     w->seq = calloc((size_t)(n_units * n_seq * runs_of(w)), sizeof *w->seq);
+    if (w->m->local.layout.cp > 1 && !open_own(w))
+        return 0;
     if (w->m->learned_positions)
         w->pos = calloc((size_t)w->shape.rows, sizeof *w->pos);
     return w->unit && w->page && w->doc && w->seq && (w->pos || !w->m->learned_positions);
@@ -371,6 +396,10 @@ void train_work_close(struct train_work *w)
     comm_free(w->m->tp, w->comm_memory);
     dev_free(w->m->dev, w->memory);
     mem_free(w->m->dev->mem, w->host_memory);
+    page_map_close(&w->map);
+    free(w->own_page);
+    free(w->own_doc);
+    free(w->own_seq);
     free(w->pos);
     free(w->seq);
     free(w->doc);

@@ -162,8 +162,8 @@ struct call_shape {
     int inner;              /* leaves of a sequence among n_seq */
 };
 
-/* Gradients by keys: dk, then dv. With cp the ranks exchange one kv head at a time, so none holds all heads of
- * all keys at once. */
+/* Gradients by keys: dk, then dv. With cp the ranks exchange one kv head at a time, so none holds all heads
+ * of all keys at once. */
 struct key_grads {
     int64_t n;  /* floats of dk and dv of all keys, of the kv heads that are made at once */
     float *all; /* comm memory: these */
@@ -179,12 +179,12 @@ struct attention_buf {
     void *q, *o; /* dt [rows][n_heads head_dim] */
     float *lse;  /* [rows][n_heads], or NULL when nothing is kept */
     /* backward */
-    void *dqkv;              /* dt, as qkv */
-    float *d_out;            /* [rows][n_heads head_dim] */
-    void *d_out_dt;          /* the same in dt, where dt is not fp32 */
-    float *dq;               /* [rows][n_heads head_dim] */
+    void *dqkv;     /* dt, as qkv */
+    float *d_out;   /* [rows][n_heads head_dim] */
+    void *d_out_dt; /* the same in dt, where dt is not fp32 */
+    float *dq;      /* [rows][n_heads head_dim] */
     struct key_grads by_key;
-    float *sink_leaf;        /* [n_seq][n_heads]: the sinks' gradients; NULL: there are none */
+    float *sink_leaf; /* [n_seq][n_heads]: the sinks' gradients; NULL: there are none */
     float *head_leaf; /* comm memory [n_seq][q head_dim, then k head_dim]; NULL: heads are not normed */
     void *transposed; /* dt: matrices of one product, transposed; NULL: none are stored so */
 };
@@ -205,7 +205,7 @@ struct latent_buf {
     /* backward, of the same shapes */
     float *d_values, *d_out, *dq, *d_latent;
     void *d_values_dt, *d_out_dt, *dq_dt, *d_raw_dt, *d_q_a_dt, *d_kv_a_dt;
-    void *turned; /* dt: one head's k rows of kv_b, transposed */
+    void *turned;            /* dt: one head's k rows of kv_b, transposed */
     float *d_q_a;            /* comm memory [rows][q_rank]: a sum over heads */
     struct key_grads by_key; /* sums over heads */
 };
@@ -308,6 +308,7 @@ struct pass {
     const struct attn_seq *seq; /* of the unit's layer */
     int n_seq;
     struct attn_cut cut;            /* training: sequences that are cut into leaves */
+    const struct attn_seq *own_seq; /* training with cp: seq in the pages where this rank stores; else NULL */
     int whole_pages;                /* pages hold all layers of a group, or all layers */
     const struct attn_seq *grouped; /* the sequences in the pages of group 1; NULL: seq's hold all layers */
     struct key_exchange *exchange;  /* struct batch */
@@ -514,11 +515,13 @@ struct tree_acc gradient_sums(const struct pass *p, int unit, int part);
 struct mat gradient_input(const struct pass *p, struct mat x);
 
 /* ---- sublayer/leaf_keys.c: keys and values of sequences that are cut into leaves ---- */
-/* Ranks of cp that may still read pages are done with them: before rope_store. Collective over cp. */
-int keys_begin(const struct pass *p, struct err *e);
+/* Ranks of cp that may still read pages are done with them: before rope_store. *store: a, in the pages where
+ * this rank stores. Collective over cp. */
+int keys_begin(const struct pass *p, const struct attn *a, struct attn *store, struct err *e);
 /* This rank's keys and values of the layer are stored: waits until those of all ranks are in the pages (kv:
  * of one sequence, in training; not read with a key_exchange). Collective over cp. */
-int keys_gather(const struct pass *p, const struct page_place *at, char *kv, struct err *e);
+int keys_gather(const struct pass *p, const struct page_place *at, const struct attn *a, char *kv,
+                struct err *e);
 /* What attn_dx takes and gives. group: ranks that hold other query heads of the same kv heads, NULL: none. */
 struct keys_back {
     const struct attn *a;
@@ -531,14 +534,15 @@ struct keys_back {
 /* dk and dv, fp32, of all keys of the kv heads that are made at once, in grads. */
 void keys_all(const struct pass *p, const struct attn *a, const struct key_grads *grads, struct mat *dk,
               struct mat *dv);
-/* attn_dx, complete over group, leaves and cp: *dk, *dv become this rank's own rows of all kv heads, which lie
- * in grads. Collective over group and cp. */
+/* attn_dx, complete over group, leaves and cp: *dk, *dv become this rank's own rows of all kv heads, which
+ * lie in grads. Collective over group and cp. */
 int keys_backward(const struct pass *p, struct keys_back *k, struct err *e);
 /* Heads of this rank, and components of keys and values; apart: there is a group, which has one kv head. */
 struct key_sizes {
     int64_t n_heads, n_kv, key, value;
     int apart;
 };
+/* Takes the memory of keys_backward. */
 void key_grads_carve(const struct model *m, const struct call_shape *c, const struct carver *from,
                      const struct key_sizes *s, struct key_grads *g);
 
@@ -551,6 +555,31 @@ int rope_extend(struct model *m, int64_t n, struct err *e);
 /* ---- forward.c ---- */
 /* Bytes of the lists that one layer takes in host memory for so many rows. */
 size_t forward_lists_bytes(const struct model *m, int64_t rows);
+
+/* ---- key_pages.c: with cp, of the one sequence of a micro-batch ---- */
+/* A page made of two: positions [0, n_first) of the block from one, the others from the second. */
+struct joined_page {
+    int64_t to, first, second;
+    int n_first;
+};
+/* Places of pages, counted in pages from the beginning of a unit's. */
+struct page_map {
+    int64_t each;        /* pages of every rank */
+    int64_t *read, *own; /* of the documents' pages, in order: where all read, where this rank stores */
+    int n_joined;
+    struct joined_page *joined;
+    int64_t *count; /* [cp]: pages of a rank */
+};
+struct train_work;
+/* The most pages that documents of w take, those of all ranks. */
+int64_t page_map_pages(const struct train_work *w);
+/* n: pages of the documents at most. 0: no memory. */
+int page_map_open(struct page_map *map, const struct train_work *w, int64_t n);
+void page_map_close(struct page_map *map);
+/* n documents, which begin at begin[1 .. n). */
+void page_map_make(struct page_map *map, const struct train_work *w, int n, const int64_t *begin);
+/* The cp rank that has a token of a sequence. */
+int page_rank(const struct train_work *w, int64_t token);
 
 /* ---- train_work.c ---- */
 /* The activations of one micro-batch on one pipeline stage. */
@@ -575,9 +604,13 @@ struct train_work {
     char **page;          /* [n_units][n_seq][pages]; a document begins with a page of its own */
     struct attn_seq *doc; /* [n_units][n_seq * documents], n_docs of them in use */
     struct attn_seq *seq; /* [n_units][n_seq * runs_of]: the runs, n_attn of them in use */
-    int32_t *pos;         /* [rows], of the host; NULL: no learned positions */
-    void *x_last;         /* dt [own][hidden]: the stream behind the last layer */
-    void *dx;             /* dt [own][hidden] */
+    /* with cp: the same in the pages where this rank stores; else NULL */
+    struct page_map map;
+    char **own_page;
+    struct attn_seq *own_doc, *own_seq;
+    int32_t *pos;  /* [rows], of the host; NULL: no learned positions */
+    void *x_last;  /* dt [own][hidden]: the stream behind the last layer */
+    void *dx;      /* dt [own][hidden] */
     void *dx_body; /* dt [own][hidden]: the gradient of the output of the body at hand, dx or another */
     /* comm memory [n_seq][width]: a norm's gradients, leaf by leaf; NULL: tokens are not shared */
     float *norm_leaf;
@@ -594,7 +627,9 @@ static inline struct unit_buf *train_unit(const struct train_work *w, int unit)
 struct pass train_pass(struct train_work *w, struct weights *ws, const int32_t *ids, const int32_t *targets);
 /* Gives p the sequences of a layer's unit. */
 void train_pass_layer(struct pass *p, int unit);
-/* Keys of another micro-batch may lie behind a document's last one, where attention wants zeros. */
+/* Keys of another micro-batch may lie behind a document's last one, where attention wants zeros. With cp it
+ * does nothing: keys_begin cleans this rank's own pages. */
 void train_clean_pages(const struct pass *p, int unit);
+void train_clean_own_pages(const struct pass *p);
 
 #endif

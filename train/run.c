@@ -257,20 +257,6 @@ static int set_cp_grain(struct run *r, const struct layout *l, struct err *e)
     return 0;
 }
 
-/* What cp ranks cannot do yet. */
-static int check_context(const struct run *r, const struct layout *l, struct err *e)
-{
-    const struct {
-        int asked;
-        const char *what;
-    } later[] = { { r->o.documents > 1, "--documents" } };
-    for (size_t i = 0; l->cp > 1 && i < sizeof later / sizeof *later; i++)
-        if (later[i].asked)
-            return err_set(e, ERR_USAGE, "--cp %d with %s is not supported yet: use --cp 1", l->cp,
-                           later[i].what);
-    return 0;
-}
-
 /* --dtype; where the option is left out, what a resumed or evaluated checkpoint holds. */
 static void set_dtype(struct run *r)
 {
@@ -299,7 +285,6 @@ int run_open(struct run *r, const struct ranks *ranks, struct log *term, struct 
     TRY(set_grain(r, &ranks->layout, term, e));
     TRY(set_expert_leaf(r, e));
     TRY(set_cp_grain(r, &ranks->layout, e));
-    TRY(check_context(r, &ranks->layout, e));
     set_dtype(r);
 
     TRY(run_check_target(r, e));

@@ -99,8 +99,9 @@ static int open_buffers(struct work *w, int n_chunks, struct err *e)
         w->window = malloc(sizeof *w->window * 2 * (size_t)T);
         w->by_token = malloc(sizeof *w->by_token * (size_t)T);
     }
-    int ok = ((w->window && w->by_token) || w->run->cp_grain == 1) && w->first_slot && w->slot && w->first_deferred &&
-             w->deferred && w->ids && w->targets && w->logprobs && w->n_documents && w->document_begin;
+    int ok = ((w->window && w->by_token) || w->run->cp_grain == 1) && w->first_slot && w->slot &&
+             w->first_deferred && w->deferred && w->ids && w->targets && w->logprobs && w->n_documents &&
+             w->document_begin;
     return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for a batch");
 }
 

@@ -149,7 +149,7 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
 {
     const struct model *m = p->m;
     struct attention_buf *buf = &b->attention;
-    struct attn a = sequences(p, s);
+    struct attn a = sequences(p, s), store;
     int64_t rows = h.rows, heads = q_cols(s), kv = kv_cols(s);
     struct mat qkv = rows_of(buf->qkv, DT_F32, rows, qkv_cols(s)), q = rows_of(buf->q, m->dt, rows, heads);
     struct mat o = rows_of(buf->o, m->dt, rows, heads);
@@ -162,9 +162,9 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     walk_bias(p, s->part[K_BIAS], qkv, heads, kv);
     walk_bias(p, s->part[V_BIAS], qkv, heads + kv, kv);
     walk_bias(p, s->part[QKV_BIAS], qkv, 0, qkv.cols);
-    TRY(keys_begin(p, e));
-    KERNEL(m->dev, rope_store, &a, q, qkv, heads_normed(s) ? &norm : NULL, rope->cos, rope->sin);
-    TRY(keys_gather(p, &s->attention.page, b->kv, e));
+    TRY(keys_begin(p, &a, &store, e));
+    KERNEL(m->dev, rope_store, &store, q, qkv, heads_normed(s) ? &norm : NULL, rope->cos, rope->sin);
+    TRY(keys_gather(p, &s->attention.page, &a, b->kv, e));
     KERNEL(m->dev, attn, &a, o, buf->lse, q);
     KERNEL(m->dev, linear, rows_of(m->sum_rows, DT_F32, rows, m->hidden), o, weight_pack(p, s, PACK_O));
     rc = 0;

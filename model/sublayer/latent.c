@@ -230,7 +230,7 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     const struct model *m = p->m;
     const struct latent *a = &s->latent;
     struct latent_buf *b = &branch->latent;
-    struct attn at = sequences(p, s);
+    struct attn at = sequences(p, s), store;
     int64_t rows = h.rows, heads = a->n_heads;
     struct mat absorbed = rows_of(b->absorbed, DT_F32, rows, heads * a->kv_rank);
     struct mat q = rows_of(b->q, m->dt, rows, heads * key_dim(a));
@@ -239,9 +239,9 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     int rc;
 
     make_q(p, s, b, h);
-    TRY(keys_begin(p, e));
-    store_keys(p, s, b, &at, h);
-    TRY(keys_gather(p, &a->page, branch->kv, e));
+    TRY(keys_begin(p, &at, &store, e));
+    store_keys(p, s, b, &store, h);
+    TRY(keys_gather(p, &a->page, &at, branch->kv, e));
     by_heads(p, s, PACK_KEYS, absorbed, rows_of(b->raw_dt, m->dt, rows, q_cols(a)), a->nope + a->rope,
              a->nope);
     KERNEL(m->dev, latent_q, &at, q, absorbed, rows_of(b->raw, DT_F32, rows, q_cols(a)),

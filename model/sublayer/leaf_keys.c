@@ -1,7 +1,7 @@
 /* leaf_keys.c - attention over sequences that are cut into leaves (kernels/attn_cut.h), whose rows the ranks
  * of cp divide: keys and values come together in pages, gradients by keys go back to the ranks of the keys.
  *
- *     pages of a sequence, cp 2:  [ rank 0's | rank 1's ]      a rank's rows leaf by leaf, 64 a page
+ *     pages of a sequence, cp 2:  [ rank 0's | rank 1's ]      see key_pages.c
  *
  * Every rank computes its queries over all keys, so nothing is passed round and no sum changes its order
  * (Grattafiori et al. 2024, section 3.3.2). */
@@ -10,20 +10,63 @@
 
 static int has_cp(const struct pass *p) { return p->m->cp && p->w; }
 
-int keys_begin(const struct pass *p, struct err *e) { return has_cp(p) ? comm_barrier(p->m->cp, e) : 0; }
-
-int keys_gather(const struct pass *p, const struct page_place *at, char *kv, struct err *e)
+int keys_begin(const struct pass *p, const struct attn *a, struct attn *store, struct err *e)
 {
-    struct attn a = { 0 };
+    *store = *a;
+    if (!has_cp(p))
+        return 0;
+    int rc = comm_barrier(p->m->cp, e);
+    if (rc >= 0)
+        train_clean_own_pages(p);
+    store->seq = p->own_seq;
+    return rc;
+}
+
+/* A page holds, for every kv head, keys [head_dim][64], then values [64][head_dim], or keys alone. */
+static void join_page(const struct pass *p, const struct attn *a, char *kv, const struct joined_page *j)
+{
+    struct dev *d = p->m->dev;
+    size_t el = dtype_size(a->dt), page = model_page_bytes(p->m), row = ATTN_PAGE * el;
+    size_t head = attn_head_bytes(a), of_first = (size_t)j->n_first * el;
+    char *to = kv + page * (size_t)j->to;
+    const char *first = kv + page * (size_t)j->first, *second = kv + page * (size_t)j->second;
+
+    dev_copy(d, to, second, page);
+    dev_copy_rows(d, to, row, first, row, of_first, (int64_t)(page / row));
+    if (a->v_dim > 0)
+        return;
+    size_t keys = row * (size_t)a->head_dim;
+    dev_copy_rows(d, to + keys, head, second + keys, head, keys, a->n_kv);
+    dev_copy_rows(d, to + keys, head, first + keys, head, of_first * (size_t)a->head_dim, a->n_kv);
+}
+
+/* The blocks of two ranks, once a machine. */
+static int join_pages(const struct pass *p, const struct attn *a, char *kv, struct err *e)
+{
+    const struct page_map *map = &p->w->map;
+    int rank, size;
+    if (!map->n_joined)
+        return 0;
+    comm_shared_group(p->m->cp, &rank, &size);
+    for (int i = rank; i < map->n_joined; i += size)
+        join_page(p, a, kv, &map->joined[i]);
+    return size > 1 ? comm_barrier(p->m->cp, e) : 0;
+}
+
+int keys_gather(const struct pass *p, const struct page_place *at, const struct attn *a, char *kv,
+                struct err *e)
+{
+    struct attn place = { 0 };
     if (p->exchange) {
-        page_point(p, at, &a);
-        return p->exchange->stored(p->exchange, at->group && p->grouped, a.page_off, e);
+        page_point(p, at, &place);
+        return p->exchange->stored(p->exchange, at->group && p->grouped, place.page_off, e);
     }
     if (!has_cp(p))
         return 0;
     struct comm *cp = p->m->cp;
-    size_t each = model_page_bytes(p->m) * (size_t)(p->w->shape.pages / comm_size(cp));
-    return comm_all_gather_shared(cp, kv, kv + each * (size_t)comm_rank(cp), each, e);
+    size_t each = model_page_bytes(p->m) * (size_t)p->w->map.each;
+    int rc = comm_all_gather_shared(cp, kv, kv + each * (size_t)comm_rank(cp), each, e);
+    return rc < 0 ? rc : join_pages(p, a, kv, e);
 }
 
 void key_grads_carve(const struct model *m, const struct call_shape *c, const struct carver *from,
