@@ -332,15 +332,16 @@ static void print_expert_rows(const struct layout_plan *p, const struct layout_s
 {
     const struct model_config *c = &a->cfg;
     int leaf = a->expert_leaf > 1 ? a->expert_leaf : 1, better = leaf;
+    int cuts = a->cp_grain > 1 ? a->cp_grain : 1;
     if (!c->n_experts)
         return;
     int64_t seqs = p->batch.micro * layout_fold(&a->layout);
     double of_sequence = (double)(a->seq_len * c->experts_per_token) / (double)c->n_experts;
-    while (better < LEAF_MOST && better * of_sequence < LEAF_ROWS)
+    while (cuts == 1 && better < LEAF_MOST && better * of_sequence < LEAF_ROWS)
         better *= 2;
 
     fprintf(out, "expert rows  %.4g a micro-step, %.4g a leaf of weight gradients\n",
-            (double)seqs * of_sequence, leaf * of_sequence);
+            (double)seqs * of_sequence, leaf * of_sequence / cuts);
     if (better > leaf)
         fprintf(out, "%-12s few rows a leaf: a new run is faster with --expert-leaf %d%s\n", "hint", better,
                 seqs % better ? " and a larger --micro-batch" : "");

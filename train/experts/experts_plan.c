@@ -51,6 +51,7 @@ void experts_plan_add(struct experts_plan *x, const struct model *m, const struc
     x->optim = n * (m->dt == DT_F32 ? 8 : 12) / (l->zero ? slices : 1);
     x->tokens = s->n_seq * s->seq_len * layout_fold(l);
     x->room = model_expert_room(m, s);
+    x->cut = m->cp_grain > 1;
 }
 
 void experts_plan_print(const struct experts_plan *x, FILE *out)
@@ -73,11 +74,11 @@ void experts_plan_print(const struct experts_plan *x, FILE *out)
                 (long long)decoded[i]);
     fprintf(out, " %.4g of a micro-step's %lld\n", experts_distinct(x->n_experts, x->k, (double)x->tokens),
             (long long)x->tokens);
+    const char *what = x->cut ? "leaf" : x->room.n_seq > 1 ? "sequences" : "sequence";
     if (x->room.rows)
-        fprintf(
-            out,
-            "expert room  %lld rows a rank, layer and round; an even load: %lld, the most of %d sequence%s: "
-            "%lld\n",
-            (long long)x->room.rows, (long long)x->room.even, x->room.n_seq, x->room.n_seq > 1 ? "s" : "",
-            (long long)x->room.least);
+        fprintf(out,
+                "expert room  %lld rows a rank, layer and round; an even load: %lld, the most of %d %s: "
+                "%lld\n",
+                (long long)x->room.rows, (long long)x->room.even, x->room.n_seq, what,
+                (long long)x->room.least);
 }

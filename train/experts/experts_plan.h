@@ -14,6 +14,7 @@ struct experts_plan {
     double weights, optim;   /* bytes of one layer's experts on such a rank: weights; masters and moments */
     int64_t tokens;          /* of a micro-step of an expert group */
     struct expert_room room; /* of such a rank, a layer and round; rows 0: ep is 1 */
+    int cut;                 /* sequences are cut into leaves: room.n_seq is one of these */
 };
 
 /* Different experts of a layer that `tokens` tokens choose, where every choice is as likely:

@@ -11,6 +11,9 @@ reference
 same "leaves of one rank's sequences, experts over dp ranks" --ranks 2 --ep 2 --micro-batch 2
 same "experts over cp ranks" --cp 2 --ep 2
 same "experts over cp and dp ranks, in rounds, ZeRO-3" --cp 2 --ep 4 --ranks 4 --zero 3 --expert-buffer 0.5 --recompute full
+run "$BIN/ptrain" "${common[@]}" --cp 2 --ep 4 --ranks 4 --dry-run
+claim "the plan says the rows of a leaf" grep -q "^expert rows .*, 64 a leaf of" <<<"$out"
+claim "and those that one can bring to a rank" grep -q "the most of 1 leaf: 256$" <<<"$out"
 same "experts over cp and tp ranks, shares, late weight gradients" --cp 2 --tp 2 --sp --ep 4 --pp 2 --schedule zero-bubble
 common+=(--balance sequence --balance-rate 0.1 --z-loss 0.01)
 reference

@@ -28,6 +28,7 @@ FREE = {"zero": {n: f"--zero {n}" for n in range(4)},
         "recompute": {s: f"--recompute {s}" for s in ("none", "selective", "full")},
         "threads": {n: f"--threads {n}" for n in (1, 2)},
         "window": {0: "", 100: ""},
+        "documents": {"whole": ""},                  # several: data with documents, an option of the reference
         "dtype": {s: f"--dtype {s}" for s in ("fp32", "bf16")}}
 
 
@@ -44,8 +45,13 @@ def ep(r):
 
 
 def batch(r):
-    """dp 3 is in the tree of 6 sequences."""
-    return 6 if r["dp"] == 3 else 4
+    """dp 3 is in the tree of 3 sequences, and of 6 where each step adds one a rank."""
+    return 4 if r["dp"] != 3 else 6 if r["cp"] > 1 else 3
+
+
+def one_a_micro_batch(r):
+    """With cp a micro-batch is one sequence; else it is all of a rank's, where no stage waits for them."""
+    return "--micro-batch 1" if r["cp"] == 1 and stages(r) > 1 else ""
 
 
 RULES = [("sp shares a sequence among tp ranks", lambda r: r["sp"] == "on" and r["tp"] == 1),
@@ -66,7 +72,7 @@ def line(row):
     model = f"{'dense' if r['experts'] == 'dense' else 'experts'} {r['window']}"
     of = [f"--global-batch {batch(r)}", FREE["dtype"][r["dtype"]], LOSSES[r["experts"]]]
     layout = [{**BOUND, **FREE}[d][r[d]] for d in r if d not in ("experts", "dtype")]
-    layout += [f"--ranks {n_ranks(r)}"]
+    layout += [f"--ranks {n_ranks(r)}", one_a_micro_batch(r)]
     if ep(r) > 1:
         layout += [f"--ep {ep(r)}", "--expert-buffer 0.5" if r["experts"] == "over dp" else ""]
     return " | ".join([model] + [" ".join(x for x in words if x) for words in (of, layout)])

@@ -2,8 +2,8 @@
 # all
 # plan_memory.sh - the peak that every rank's tracked allocator saw, beside what --dry-run plans for the
 # fullest rank: within 5 % in both directions, in all and by category (a category of less than 2 % of the
-# whole: within 2 % of that), for twenty-one layouts of a dense model, nine that divide its sequences and
-# fifteen of a mixture of experts.
+# whole: within 2 % of that), for twenty-one layouts of a dense model, nine that divide its sequences, and
+# twenty-two of a mixture of experts, seven of them with sequences cut into leaves (--cp-grain, --cp).
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 40000 >"$TMP/text"
 config "$TMP/model.json" hidden_size=256 num_hidden_layers=8 num_attention_heads=8 num_key_value_heads=4 \
@@ -113,6 +113,19 @@ compare_layouts <<'LAYOUTS'
 --ranks 8 --ep 8 --zero 3 --recompute full --expert-buffer 1
 --pp 2 --ep 4 --ranks 8 --micro-batch 2 --schedule zero-bubble --expert-buffer 1
 LAYOUTS
+
+# sequences of four leaves
+common+=(--seq-len 512 --global-batch 4 --cp-grain 4)
+compare_layouts <<'LAYOUTS'
+--ranks 1 --micro-batch 1
+--cp 2
+--cp 4 --ep 4 --zero 1
+--cp 2 --ep 4 --ranks 4 --zero 3 --recompute full
+--cp 2 --ep 2 --ranks 4 --zero 2 --recompute selective --dtype bf16
+--cp 2 --tp 2 --sp --ep 4 --ranks 4 --expert-buffer 1
+--cp 2 --pp 2 --ep 2 --schedule zero-bubble --expert-buffer 1
+LAYOUTS
+common=("${common[@]::${#common[@]}-6}")
 
 # 8 experts on 8 ranks: every rank lacks 7 of 8 moments and gradients, fp32 (4 layers, 3 matrices an expert)
 experts=$((4 * 8 * 3 * 256 * 176))
