@@ -3,6 +3,9 @@
 
 #include <string.h>
 
+#define MOVED_FLOATS ((int64_t)1 << 18) /* of logits in a message */
+#define MESSAGES 16                     /* under way from one rank to another, at most */
+
 static size_t row_bytes(const struct model *m) { return (size_t)m->hidden * dtype_size(m->dt); }
 
 /* ---- memory ---- */
@@ -32,14 +35,15 @@ static void carve(const struct model *m, const struct replica_ranks *r, const st
 static size_t message_bytes(const struct model *m, const struct replica_ranks *r,
                             const struct step_limits *lim)
 {
-    size_t rows = (size_t)step_share_rows(lim->rows, replica_place(r)) * row_bytes(m), bytes = 0;
+    size_t rows = (size_t)step_share_rows(lim->rows, replica_place(r)) * row_bytes(m);
+    int64_t logits = lim->max_wants * m->vocab, most = MESSAGES * MOVED_FLOATS;
     if (!m->has_head)
-        bytes += STEPS_AHEAD * rows;
-    else if (replica_cp_rank(r))
-        bytes += rows; /* wanted ones */
-    else if (r->pp && comm_rank(r->tp) == 0)
-        bytes += (size_t)(lim->max_wants * m->vocab) * sizeof(float);
-    return bytes;
+        return STEPS_AHEAD * rows;
+    if (replica_cp_rank(r))
+        return rows; /* wanted ones */
+    if (!r->pp || comm_rank(r->tp))
+        return 0;
+    return (size_t)(logits < most ? logits : most) * sizeof(float);
 }
 
 size_t step_work_measure(const struct model *m, const struct replica_ranks *r, const struct step_limits *lim)
@@ -220,26 +224,34 @@ static int send_rows(struct step_work *w, const struct model *m, int64_t rows, s
     return rc;
 }
 
+/* Sends, or receives, n floats between the last stage and the first rank, in pieces: a transport keeps copies
+ * of several messages, and buffers for each of their sizes. */
+static int move_floats(struct comm *pp, float *at, int64_t n, int sends, struct err *e)
+{
+    int last = comm_size(pp) - 1, rc = 0;
+    for (int64_t done = 0, each; rc >= 0 && done < n; done += each) {
+        each = n - done < MOVED_FLOATS ? n - done : MOVED_FLOATS;
+        size_t bytes = (size_t)each * sizeof *at;
+        rc = sends ? comm_send(pp, at + done, bytes, 0, e) : comm_recv(pp, at + done, bytes, last, e);
+    }
+    return rc;
+}
+
 /* Logits of n rows from the last stage to the first rank. What says that rows are taken lies before them. */
 static int move_logits(struct step_work *w, const struct model *m, int64_t n, struct head_out *head,
                        struct err *e)
 {
-    struct comm *pp = w->ranks.pp;
-    const size_t logits = (size_t)(n * m->vocab) * sizeof(float), stat = (size_t)n * sizeof(float);
-    int rc = 0, last = comm_size(pp) - 1;
+    int first = is_first(&w->ranks), sends = comm_rank(w->ranks.stage) == 0 && is_last_stage(&w->ranks);
+    int rc = first ? wait_taken(w, 0, e) : 0;
+    if (rc < 0 || (!first && !sends))
+        return rc;
 
-    if (is_first(&w->ranks)) {
-        TRY(wait_taken(w, 0, e));
-        TRY(comm_recv(pp, w->logits, logits, last, e));
-        TRY(comm_recv(pp, w->stat, stat, last, e));
-        TRY(comm_recv(pp, w->stat + n, stat, last, e));
+    if (first)
         *head = (struct head_out){ w->logits, w->stat, w->stat + n };
-    } else if (comm_rank(w->ranks.stage) == 0 && is_last_stage(&w->ranks)) {
-        TRY(comm_send(pp, head->logits, logits, 0, e));
-        TRY(comm_send(pp, head->max, stat, 0, e));
-        TRY(comm_send(pp, head->sum, stat, 0, e));
-    }
-out:
+    const float *from[] = { head->logits, head->max, head->sum };
+    const int64_t count[] = { n * m->vocab, n, n };
+    for (int i = 0; rc >= 0 && i < 3; i++)
+        rc = move_floats(w->ranks.pp, (float *)(uintptr_t)from[i], count[i], sends, e);
     return rc;
 }
 
