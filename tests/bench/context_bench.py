@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""context_bench.py - one long sequence, trained by one rank of two threads and by two ranks of one thread that
-divide it (--cp 2): tokens/s, activations a rank, and whether the losses and the final state are the same bits.
+"""context_bench.py - one long sequence, trained by one rank of two threads and by two ranks of one thread
+that divide it (--cp 2): tokens/s, activations a rank, and whether the losses and the final state are the
+same bits.
 
 usage: context_bench.py [--bin DIR] [--rounds N] [--steps N] [--seq T] [--dtype fp32|bf16] [--no-torch]
 
-The model: hidden 512, 8 heads, 4 layers. Contestants take turns; a ratio is the median of the turns' ratios.
-Beside them stands transformers + torch with two threads where PEER_PYTHON names a python with both (torch's own
-context parallelism has no attention for CPUs: its operators lack a sharding strategy)."""
+The model: hidden 512, 8 heads, 4 layers. Contestants take turns; a ratio is the median of the turns'
+ratios. Beside them stands transformers + torch with two threads where PEER_PYTHON names a python with both
+(torch's own context parallelism has no attention for CPUs: its operators lack a sharding strategy)."""
 import argparse
 import json
 import os
@@ -20,8 +21,8 @@ import tempfile
 from contest import PYTHON, Table, log
 
 MODEL = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512,
-         "intermediate_size": 1408, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8,
-         "vocab_size": 256, "rms_norm_eps": 1e-5, "tie_word_embeddings": False}
+         "intermediate_size": 1408, "num_hidden_layers": 4, "num_attention_heads": 8,
+         "num_key_value_heads": 8, "vocab_size": 256, "rms_norm_eps": 1e-5, "tie_word_embeddings": False}
 WAYS = {  # ranks, threads, flags
     "cp 1, 2 threads": (1, 2, []),
     "cp 2, 1 thread": (2, 1, ["--cp", "2"]),
