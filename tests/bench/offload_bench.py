@@ -84,7 +84,7 @@ def disk_note(memory, files):
     steps = files["steps"]
     disk = statistics.median(s["offload_s"] for s in steps)
     waited = statistics.median(s["offload_waited_s"] for s in steps)
-    moved = statistics.median(s["offload_read"] + s["offload_written"] for s in steps)
+    moved = steps[-1]["offload_read"] + steps[-1]["offload_written"]
     compute = statistics.median(s["tokens"] / s["tokens_per_s"] for s in memory["steps"]) if memory else disk
     hidden = 1 - waited / min(disk, compute)
     return (f"disk {disk:.1f} s a step, waited {waited:.2f} s: {100 * hidden:.0f} % hidden; "
