@@ -35,8 +35,9 @@ void deferred_add(struct deferred_grads *d, struct gradient g)
 /* ---- sizes, by the same walk over units ---- */
 /* Copies of a branch besides its body's: gradients into the body's last product and the norm, and what
  * layers share
- * under a recompute policy: the norm's output; then its input (kept of the first branch) and statistics. */
-static size_t branch_bytes(const struct model *m, const struct branch *br, int first,
+ * under a recompute policy: the norm's output; then its input (kept of the first branch, unless it goes to a
+ * store) and statistics. */
+static size_t branch_bytes(const struct model *m, const struct branch *br, int kept,
                            const struct call_shape *c, enum recompute recompute)
 {
     enum { COPIES = 8 };
@@ -54,7 +55,7 @@ static size_t branch_bytes(const struct model *m, const struct branch *br, int f
     if (recompute != RECOMPUTE_NONE)
         sum += stream * el;
     if (recompute == RECOMPUTE_FULL)
-        sum += (first ? 0 : stream * el) + norm_stats(&br->norm, c->own) * sizeof(float);
+        sum += (kept ? 0 : stream * el) + norm_stats(&br->norm, c->own) * sizeof(float);
     return sum;
 }
 
@@ -77,7 +78,7 @@ static size_t copied_bytes(const struct train_work *w)
     for (int i = 0, unit; (unit = stage_unit(m, &w->at, i)) >= 0; i++) {
         const struct unit *u = &m->unit[unit];
         for (int b = 0; b < u->n_branches; b++)
-            sum += branch_bytes(m, &u->branch[b], b == 0, &w->shape, w->recompute);
+            sum += branch_bytes(m, &u->branch[b], b == 0 && !w->spills, &w->shape, w->recompute);
     }
     return sum;
 }

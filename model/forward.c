@@ -8,7 +8,7 @@ static void carve_layer(const struct model *m, const struct forward_work *w, int
                         int64_t most_rows, struct arena *a, struct arena *host, struct unit_buf *b)
 {
     const struct unit *u = &m->unit[unit];
-    struct carver from = { .of = { a, a, a, a, a, host } };
+    struct carver from = { .of = { a, a, a, a, a, host, [LIFE_INPUT] = a } };
     struct call_shape c = { .n_seq = 1, .rows = rows, .own = rows, .most_rows = most_rows };
 
     memset(b, 0, sizeof *b);

@@ -314,6 +314,15 @@ enum recompute {
     RECOMPUTE_SELECTIVE, /* norms and activations are computed again */
     RECOMPUTE_FULL       /* all but a layer's input */
 };
+/* Where the inputs of layers that are computed again go between forward and backward (--recompute full with
+ * --offload-activations). x: device memory of `bytes` bytes; work, unit: whose it is. put has read x when it
+ * returns. soon: this one is the next to be asked for. */
+struct input_store {
+    int (*put)(struct input_store *s, int work, int unit, const void *x, size_t bytes, struct err *e);
+    int (*soon)(struct input_store *s, int work, int unit, size_t bytes, struct err *e);
+    int (*get)(struct input_store *s, int work, int unit, void *x, size_t bytes, struct err *e);
+};
+
 /* A micro-batch of n_seq sequences. documents: of one sequence at most, 1: attention reads whole sequences.
  * deferred_weights: a backward may leave its weight gradients for later (train_work_defer).
  * expert_buffer: with ep > 1, rows of experts that a rank has memory for, in multiples of an even load; 0:
@@ -328,6 +337,9 @@ struct work_shape {
     double expert_buffer;
     int64_t leaves;
     int sharers;
+    int spills; /* inputs of layers go to `inputs`; with RECOMPUTE_FULL only */
+    struct input_store *inputs;
+    int number; /* of this micro-batch's memory, for the store */
 };
 /* Of a layer of experts, all are alike: the rows that this rank has memory for; its even load; the most that
  * n_seq sequences (one leaf) can bring, for which there is always room. 0 where rows do not travel (ep 1). */

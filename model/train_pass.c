@@ -47,6 +47,32 @@ static int forward_unit(struct pass *p, struct step s, struct unit_buf *b, void 
     return rc;
 }
 
+/* The inputs of the last two layers stay in memory until backward. */
+static int is_stored(const struct train_work *w, int unit)
+{
+    return w->spills && unit >= w->at.first_unit && unit + 2 <= w->at.last_unit;
+}
+
+static int store_input(const struct train_work *w, int unit, struct err *e)
+{
+    return is_stored(w, unit) ? w->inputs->put(w->inputs, w->number, unit, train_unit(w, unit)->branch[0].x,
+                                               train_work_bytes(w), e)
+                              : 0;
+}
+
+/* Brings a layer's input back, and starts to bring the one before it. */
+static int restore_input(const struct train_work *w, int unit, struct err *e)
+{
+    int rc = 0;
+    if (is_stored(w, unit))
+        rc = w->inputs->get(w->inputs, w->number, unit, train_unit(w, unit)->branch[0].x, train_work_bytes(w),
+                            e);
+    int next = is_stored(w, unit) ? unit - 1 : unit == w->at.last_unit ? unit - 2 : -1;
+    if (rc >= 0 && is_stored(w, next))
+        rc = w->inputs->soon(w->inputs, w->number, next, train_work_bytes(w), e);
+    return rc;
+}
+
 int model_train_forward(struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
                         float *logprobs, struct err *e)
 {
@@ -67,6 +93,7 @@ int model_train_forward(struct weights *ws, struct train_work *w, const int32_t 
         void *x_out = last ? w->x_last : train_unit(w, unit + 1)->branch[0].x;
         train_pass_layer(&p, unit);
         train_clean_pages(&p, unit);
+        TRY(store_input(w, unit, e));
         TRY(forward_unit(&p, (struct step){ unit, !last || at->has_head ? unit + 1 : -1, 0 },
                          train_unit(w, unit), x_out, e));
     }
@@ -122,6 +149,7 @@ int model_train_backward(struct weights *ws, struct train_work *w, const int32_t
         TRY(backward_unit(&p, (struct step){ head, at->last_unit, 1 }, &w->head, e));
     for (int unit = at->last_unit; unit >= at->first_unit; unit--) {
         int next = unit > at->first_unit ? unit - 1 : -1;
+        TRY(restore_input(w, unit, e));
         TRY(backward_unit(&p, (struct step){ unit, next, natural }, train_unit(w, unit), e));
     }
     if (at->has_embed) { /* its gradient needs no weights */

@@ -183,7 +183,7 @@ static size_t stream_bytes(const struct train_work *w)
 }
 
 /* Where each life lies under the recompute policy. */
-static struct carver carver_of(const struct train_work *w, struct arena a[PLACES])
+static struct carver carver_of(const struct train_work *w, struct arena a[PLACES], struct arena *nowhere)
 {
     enum recompute policy = w->recompute;
     struct arena *kept = &a[AT_KEPT], *again = &a[AT_AGAIN];
@@ -191,6 +191,7 @@ static struct carver carver_of(const struct train_work *w, struct arena a[PLACES
     return (struct carver){ .of = { [LIFE_KEPT] = kept,
                                     [LIFE_COSTLY] = costly,
                                     [LIFE_PAGES] = w->m->local.layout.cp > 1 ? &a[AT_PAGES] : costly,
+                                    [LIFE_INPUT] = w->spills ? nowhere : kept,
                                     [LIFE_CHEAP] = policy == RECOMPUTE_NONE ? kept : again,
                                     [LIFE_SCRATCH] = &a[AT_SCRATCH],
                                     [LIFE_COMM] = &a[AT_COMM],
@@ -204,7 +205,8 @@ static void carve_unit(const struct train_work *w, int unit, const struct call_s
 {
     static const int shared[] = { AT_SCRATCH, AT_AGAIN, AT_COMM, AT_PAGES };
     size_t n_shared = sizeof shared / sizeof shared[0] - (w->recompute != RECOMPUTE_FULL);
-    struct carver from = carver_of(w, a);
+    struct arena nowhere = { 0 };
+    struct carver from = carver_of(w, a, &nowhere);
     size_t begin[PLACES];
 
     for (int k = 0; k < PLACES; k++)
@@ -217,6 +219,14 @@ static void carve_unit(const struct train_work *w, int unit, const struct call_s
     }
 }
 
+/* Where inputs go to a store: two layers' inputs have memory, in turn. */
+static void set_input(const struct unit *u, struct unit_buf *b, void *x)
+{
+    b->branch[0].x = x;
+    for (int i = 1; u->parallel && i < u->n_branches; i++)
+        b->branch[i].x = x;
+}
+
 /* Carves all buffers, or measures them where a[].base is NULL: then w's pointers stay as they are. */
 static void carve_all(struct train_work *w, struct arena a[PLACES])
 {
@@ -225,11 +235,14 @@ static void carve_all(struct train_work *w, struct arena a[PLACES])
     struct call_shape layer = w->shape, end = w->shape;
     struct unit_buf scratch;
     size_t most[PLACES] = { 0 };
+    void *input[2] = { NULL, NULL };
 
     /* layers have no logits, the head no pages */
     layer.logit_ld = 0;
     end.pages = 0;
     w->x_last = arena_take(full ? &a[AT_AGAIN] : &a[AT_KEPT], stream_bytes(w));
+    for (int k = 0; k < 2 && w->spills; k++)
+        input[k] = arena_take(&a[AT_AGAIN], stream_bytes(w));
     w->dx = arena_take(&a[AT_KEPT], stream_bytes(w));
     if (rows_shared(&w->r))
         w->norm_leaf = arena_take(&a[AT_COMM], (size_t)(w->r.n_seq * 2 * m->hidden) * sizeof(float));
@@ -237,6 +250,8 @@ static void carve_all(struct train_work *w, struct arena a[PLACES])
     for (int i = 0; i < w->n_units; i++) {
         int unit = w->at.first_unit + i;
         carve_unit(w, unit, &layer, a, most, w->unit ? &w->unit[i] : &scratch);
+        if (w->spills && w->unit && a[AT_AGAIN].base)
+            set_input(&m->unit[unit], &w->unit[i], input[i % 2]);
     }
     if (w->at.has_head) {
         carve_unit(w, head, &end, a, most, &w->head);
@@ -265,6 +280,9 @@ struct train_work train_work_of(const struct model *m, int chunk, const struct w
     struct train_work w = { .m = (struct model *)(uintptr_t)m,
                             .at = *at,
                             .recompute = s->recompute,
+                            .spills = s->spills && s->recompute == RECOMPUTE_FULL,
+                            .inputs = s->inputs,
+                            .number = s->number,
                             .r = { n_leaves, len, own, leaves },
                             .n_seq = s->n_seq,
                             .seq_len = s->seq_len,

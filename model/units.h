@@ -138,6 +138,7 @@ enum life {
     LIFE_COMM,    /* scratch that ranks of tp add up: comm memory */
     LIFE_HOST,    /* lists that the host makes and reads, from forward to backward: host memory */
     LIFE_PAGES,   /* as LIFE_COSTLY; with cp memory that its ranks share */
+    LIFE_INPUT,   /* a layer's input: kept, or with a store of inputs the walk's */
     LIVES
 };
 /* Where buffers are taken from. The same walk measures (bases NULL) and carves. */
@@ -608,9 +609,11 @@ struct train_work {
     struct page_map map;
     char **own_page;
     struct attn_seq *own_doc, *own_seq;
-    int32_t *pos;  /* [rows], of the host; NULL: no learned positions */
-    void *x_last;  /* dt [own][hidden]: the stream behind the last layer */
-    void *dx;      /* dt [own][hidden] */
+    int32_t *pos;               /* [rows], of the host; NULL: no learned positions */
+    struct input_store *inputs; /* borrowed; NULL: inputs of layers are kept */
+    int number, spills;         /* of struct work_shape */
+    void *x_last;               /* dt [own][hidden]: the stream behind the last layer */
+    void *dx;                   /* dt [own][hidden] */
     void *dx_body; /* dt [own][hidden]: the gradient of the output of the body at hand, dx or another */
     /* comm memory [n_seq][width]: a norm's gradients, leaf by leaf; NULL: tokens are not shared */
     float *norm_leaf;

@@ -29,7 +29,7 @@ static void carve_branch(const struct model *m, const struct branch *br, int fir
     int ends = br->flow == FLOW_END;
 
     if (br->flow == FLOW_ADD && !b->x)
-        b->x = carve(from, first ? LIFE_KEPT : LIFE_COSTLY, stream, el);
+        b->x = carve(from, first ? LIFE_INPUT : LIFE_COSTLY, stream, el);
     if (br->norm.kind != NORM_NONE) {
         b->h = carve(from, ends ? LIFE_KEPT : LIFE_CHEAP, stream, el);
         b->stat = carve(from, ends ? LIFE_KEPT : LIFE_COSTLY, (int64_t)norm_stats(&br->norm, c->own),

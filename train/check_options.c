@@ -71,6 +71,10 @@ static int check_offload_more(const struct train_opts *o, struct err *e)
             "--offload-params with --zero %lld: every rank needs all weights in memory: use --zero 3, "
             "also on one rank",
             (long long)o->zero);
+    if (o->offload_activations && (!files || o->recompute != RECOMPUTE_FULL))
+        return err_set(
+            e, ERR_USAGE,
+            "--offload-activations needs --offload DIR and --recompute full: give both, or leave it out");
     return 0;
 }
 

@@ -139,13 +139,18 @@ static struct work_shape work_of(const struct layout_spec *a, const struct batch
                                 .recompute = a->recompute,
                                 .expert_buffer = a->expert_buffer,
                                 .leaves = b->local,
-                                .sharers = layout_plan_page_sharers(a) };
+                                .sharers = layout_plan_page_sharers(a),
+                                .spills = a->offload_activations };
 }
 
-/* Activations, and what deferred weight gradients keep, for a rank's schedule. */
+/* Activations, and what deferred weight gradients keep, for a rank's schedule. files: of
+ * --offload-activations. */
 static int plan_activations(const struct batch_plan *b, const struct layout_spec *a, const struct model *m,
-                            int stage, double *bytes, struct err *e)
+                            int stage, double *bytes, double *files, struct err *e)
 {
+    int64_t own = b->micro * a->seq_len / a->layout.cp / m->shares;
+    struct inputs_shape inputs = { .units = (int)m->n_layers + 2,
+                                   .bytes = (size_t)(own * m->hidden) * dtype_size(m->dt) };
     struct work_shape work = work_of(a, b);
     struct pipe_shape shape = layout_plan_schedule(b, &a->layout, a->pipeline);
     struct pipe_list list;
@@ -154,10 +159,13 @@ static int plan_activations(const struct batch_plan *b, const struct layout_spec
     TRY(pipe_make(&list, &shape, stage, e));
     for (int c = 0; c < shape.chunks; c++) {
         work.deferred_weights = list.deferred[c] > 0;
+        inputs.works += (int)list.in_flight[c];
         *bytes += (double)list.in_flight[c] * (double)train_work_measure(m, c, &work) +
                   (double)list.deferred[c] * (double)deferred_grads_measure(m, c, &work);
     }
     pipe_free(&list);
+    *files = a->offload_activations ? inputs_file_bytes(&inputs) : 0;
+    *bytes += a->offload_activations ? inputs_buffer_bytes(&inputs) : 0;
 out:
     return rc;
 }
@@ -201,9 +209,9 @@ static struct offload_what offload_of(const struct layout_spec *a, const struct 
                                   .weights = a->offload_params };
 }
 
-/* Bytes of a rank of a stage, by category. m: shaped for the stage. */
+/* Bytes of a rank of a stage, by category; *files: of --offload-activations. m: shaped for the stage. */
 static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, const struct model *m,
-                       int stage, double bytes[MEM_CATS], struct err *e)
+                       int stage, double bytes[MEM_CATS], double *files, struct err *e)
 {
     struct zero_options zero = { .stage = a->layout.zero,
                                  .overlap = a->overlap,
@@ -214,7 +222,7 @@ static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, 
     struct offload_bytes offload;
     int rc;
     memset(bytes, 0, sizeof(double) * MEM_CATS);
-    TRY(plan_activations(b, a, m, stage, &bytes[MEM_ACTS], e));
+    TRY(plan_activations(b, a, m, stage, &bytes[MEM_ACTS], files, e));
     zero_measure(m, a->sharers, zero, b, bytes);
     offload_measure(m, a->layout.zero, &what, &offload);
     bytes[MEM_OPTIM] += offload.buffers;
@@ -237,13 +245,13 @@ static double sum_of(const double bytes[MEM_CATS])
 static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int stage, struct err *e)
 {
     struct model m;
-    double bytes[MEM_CATS], total;
+    double bytes[MEM_CATS], total, files;
     int rc = model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e);
     if (rc < 0)
         return rc;
     m.expert_leaf = a->expert_leaf;
     m.cp_grain = a->cp_grain;
-    TRY(stage_bytes(&p->batch, a, &m, stage, bytes, e));
+    TRY(stage_bytes(&p->batch, a, &m, stage, bytes, &files, e));
 
     total = sum_of(bytes);
     if (total > p->total_bytes) {
@@ -253,6 +261,7 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
     struct offload_what what = offload_of(a, &p->batch);
     struct offload_bytes offload;
     offload_measure(&m, a->layout.zero, &what, &offload);
+    offload.files += files;
     if (offload.files + offload.host > p->offload.files + p->offload.host)
         p->offload = offload, p->offload_elements = (double)m.local.flat_total;
     if (stage == 0)
@@ -275,6 +284,7 @@ int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_C
     struct batch_plan b;
     struct model m;
     struct pipe_shape shape;
+    double files;
     int rc;
     TRY(plan_batch(&b, a, e));
     shape = layout_plan_schedule(&b, &a->layout, a->pipeline);
@@ -282,7 +292,7 @@ int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_C
     TRY(model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e));
     m.expert_leaf = a->expert_leaf;
     m.cp_grain = a->cp_grain;
-    rc = stage_bytes(&b, a, &m, stage, bytes, e);
+    rc = stage_bytes(&b, a, &m, stage, bytes, &files, e);
     model_close(&m);
 out:
     return rc;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include "train/experts/experts_plan.h"
 #include "train/offload/offload.h"
+#include "train/offload/offload_inputs.h"
 #include "train/pipeline/pipeline.h"
 #include "train/zero/zero.h"
 
@@ -25,7 +26,7 @@ struct layout_spec {
     int cp_grain;         /* --cp-grain; 0: 1 */
     double expert_buffer; /* --expert-buffer */
     enum offload_kind offload;
-    int offload_grads, offload_params;
+    int offload_grads, offload_params, offload_activations;
     double disk_rate; /* bytes a second that a rank reads and writes, together; 0: 1 GB */
     double flops;     /* a second of a rank's products; 0: not known */
 };

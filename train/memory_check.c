@@ -30,6 +30,7 @@ struct layout_spec memory_check_spec(const struct run *run, const struct ranks *
         .offload = offload_kind(o->offload, o->device),
         .offload_grads = o->offload_grads,
         .offload_params = o->offload_params,
+        .offload_activations = o->offload_activations,
         .cp_grain = run->cp_grain,
     };
 }

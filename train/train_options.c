@@ -164,6 +164,8 @@ static const struct opt table[] = {
       "with --offload DIR and --zero 2 or 3: summed gradients in files too", 0, 0, N },
     { OPT_SWITCH, "offload-params", AT(offload_params), "0",        NULL,
       "with --offload DIR and --zero 3: weights in files too", 0, 0, N },
+    { OPT_SWITCH, "offload-activations", AT(offload_activations), "0", NULL,
+      "with --offload DIR and --recompute full: inputs of layers in files until backward", 0, 0, N },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 /* clang-format on */

@@ -35,7 +35,7 @@ struct train_opts {
     int dtype, numerics, recompute, balance;
     double balance_rate, z_loss, expert_buffer;
     const char *offload;
-    int offload_grads, offload_params;
+    int offload_grads, offload_params, offload_activations;
     /* run */
     const char *out, *resume, *config, *log, *trace, *device, *eval_logprobs;
     int64_t steps, stop_after, save_every, keep, restarts, threads;

@@ -51,6 +51,21 @@ int work_open_tokenizer(struct work *w, struct err *e)
 }
 
 /* ---- model, schedule and activations ---- */
+/* --offload-activations. */
+static int open_inputs(struct work *w, int n_chunks, struct err *e)
+{
+    const struct train_opts *o = &w->run->o;
+    const struct model *m = &w->model;
+    int64_t own = w->slot_seqs * work_rows(w) / m->shares;
+    struct inputs_shape s = { .units = (int)m->n_layers + 2,
+                              .bytes = (size_t)(own * m->hidden) * dtype_size(m->dt) };
+    if (!o->offload_activations || o->eval_only)
+        return 0;
+    for (int c = 0; c < n_chunks; c++)
+        s.works += (int)w->schedule.in_flight[c];
+    return inputs_open(&w->inputs, m->dev, &s, o->offload, o->out, world_rank(w->ranks->world), e);
+}
+
 /* As many slots as the schedule keeps micro-batches at once. */
 static int open_slots(struct work *w, int n_chunks, struct err *e)
 {
@@ -66,11 +81,16 @@ static int open_slots(struct work *w, int n_chunks, struct err *e)
     int rc;
 
     TRY(train_work_check(&w->model, &shape, e));
+    TRY(open_inputs(w, n_chunks, e));
+    shape.spills = w->inputs != NULL;
+    shape.inputs = w->inputs ? inputs_store(w->inputs) : NULL;
     for (int c = 0; c < n_chunks; c++) {
         w->first_slot[c] = w->n_slots;
         shape.deferred_weights = w->schedule.deferred[c] > 0;
-        for (int64_t i = 0; i < w->schedule.in_flight[c]; i++, w->n_slots++)
+        for (int64_t i = 0; i < w->schedule.in_flight[c]; i++, w->n_slots++) {
+            shape.number = (int)w->n_slots;
             TRY(train_work_open(&w->slot[w->n_slots], &w->model, c, &shape, e));
+        }
         w->first_deferred[c] = w->n_deferred;
         for (int64_t i = 0; i < w->schedule.deferred[c]; i++, w->n_deferred++)
             TRY(deferred_grads_open(&w->deferred[w->n_deferred], &w->model, c, &shape, e));
@@ -276,6 +296,7 @@ void work_close(struct work *w)
         train_work_close(w->slot[i]);
     for (int64_t i = 0; i < w->n_deferred; i++)
         deferred_grads_close(w->deferred[i]);
+    inputs_close(w->inputs);
     free(w->slot);
     free(w->first_slot);
     free(w->deferred);

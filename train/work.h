@@ -8,6 +8,7 @@
 #include "train/data/data.h"
 #include "train/experts/balance.h"
 #include "train/offload/offload.h"
+#include "train/offload/offload_inputs.h"
 #include "train/pipeline/pipeline.h"
 #include "train/ranks.h"
 #include "train/run.h"
@@ -41,6 +42,7 @@ struct work {
     struct pipe_list schedule; /* of this rank */
     struct comm *pp_back;      /* gradients between pipeline ranks; activations use the pp axis of the mesh */
     struct train_work **slot;
+    struct inputs *inputs; /* --offload-activations: of the slots; NULL: memory has them */
     int64_t *first_slot, n_slots;
     int64_t slot_seqs; /* sequences in a slot: of a micro-batch */
     struct deferred_grads **deferred;

@@ -36,7 +36,7 @@ one() {
         --steps 1000 --lr 1e-5 --out "$dir/out" --log "$log" --offload "$dir/disk" "$@" >/dev/null 2>"$dir/$name.err" &
     pid=$!
     while kill -0 $pid 2>/dev/null && ! grep -qs "\"step\":$steps,\"loss\"" "$log"; do
-        now=$(cat /proc/$pid/statm 2>/dev/null | awk '{ print $2 * 4096 }')
+        now=$(cat /proc/$pid/statm 2>/dev/null | awk '{ printf "%.0f", $2 * 4096 }')
         [ "${now:-0}" -gt "$peak" ] && peak=$now
         sleep 0.5
     done

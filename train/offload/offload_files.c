@@ -51,16 +51,25 @@ void state_files_drop(const char *dir, const char *out)
         closedir(d);
 }
 
-static int open_one(struct state_files *f, int i, struct err *e)
+void state_file_path(char path[4300], const char *dir, const char *out, int rank, const char *what)
 {
-    int fd = open_locked(f->path[i], e), rc = fd < 0 ? fd : 0;
+    char prefix[32];
+    prefix_of(out, prefix);
+    snprintf(path, 4300, "%s/%srank-%05d.%s", dir, prefix, rank, what);
+}
+
+int state_file_open(const char *path, int64_t bytes, struct err *e)
+{
+    struct err ignored;
+    int fd = open_locked(path, e), rc = fd < 0 ? fd : 0;
     if (rc < 0)
         return rc;
-    f->file[i] = (struct aio_file){ .fd = fd, .path = f->path[i] };
-    TRY(io_truncate(fd, f->path[i], f->of->bytes[i], e));
-    TRY(io_reserve(fd, f->path[i], f->of->bytes[i], e));
-    f->file[i] = aio_file_of(fd, f->path[i]);
+    TRY(io_truncate(fd, path, bytes, e));
+    TRY(io_reserve(fd, path, bytes, e));
+    return fd;
 out:
+    io_unlink(path, &ignored);
+    io_close(fd);
     return rc;
 }
 
@@ -74,20 +83,20 @@ static size_t count_places(const struct state_files *f, int i)
 int state_files_open(struct state_files *f, const char *dir, const char *out, int rank, struct err *e)
 {
     static const char *const name[FILES] = { "a", "b", "grads", "weights" };
-    char prefix[32];
     int rc = 0;
-    prefix_of(out, prefix);
     for (int i = 0; i < FILES; i++)
         f->file[i].fd = -1;
     for (int i = 0; rc >= 0 && i < FILES; i++) {
         if (!f->of->bytes[i])
             continue;
-        snprintf(f->path[i], sizeof f->path[i], "%s/%srank-%05d.%s", dir, prefix, rank, name[i]);
+        state_file_path(f->path[i], dir, out, rank, name[i]);
         f->sum[i] = calloc(count_places(f, i) + 1, sizeof *f->sum[i]);
-        rc = f->sum[i] ? open_one(f, i, e)
+        rc = f->sum[i] ? state_file_open(f->path[i], f->of->bytes[i], e)
                        : err_set(e, ERR_MEMORY, "no memory for checksums of offloaded state");
+        if (rc >= 0)
+            f->file[i] = aio_file_of(rc, f->path[i]);
     }
-    return rc;
+    return rc < 0 ? rc : 0;
 }
 
 void state_files_close(struct state_files *f)

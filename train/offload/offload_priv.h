@@ -65,6 +65,11 @@ struct state_files {
     int now;              /* generation A: the file that holds the state */
     uint64_t *sum[FILES]; /* XXH3 of every place; 0: never written, all elements are 0 */
 };
+/* The name of a file of this run, by what it holds. */
+void state_file_path(char path[4300], const char *dir, const char *out, int rank, const char *what);
+/* Makes a file for this run alone, with all its space; returns the descriptor. ERR_SPACE; ERR_FILE: another
+ * run uses it. */
+int state_file_open(const char *path, int64_t bytes, struct err *e);
 /* Removes what dead runs with the same --out left in dir. */
 void state_files_drop(const char *dir, const char *out);
 /* Makes the files, with all their space. ERR_SPACE, ERR_FILE. */

@@ -44,6 +44,21 @@ same "gradients in files" --zero 2 --micro-batch 1 "${disk[@]}" --offload-grads
     same "all in files" "${words[@]}" "${disk[@]}" "${more[@]}"
 done
 
+# inputs of layers that are computed again
+config "$TMP/model.json" vocab_size=257 num_hidden_layers=5
+reference
+again=(--recompute full --offload-activations)
+same "activations in files" "${disk[@]}" "${again[@]}" --pp 2 --micro-batch 1 --schedule zero-bubble
+[ "$every" ] && for layout in "" "--micro-batch 1" "--pp 2 --micro-batch 1 --schedule interleaved --virtual-stages 2" \
+    "--pp 2 --micro-batch 1 --schedule gpipe" "--tp 2 --sp --ranks 4 --seq-len 32" "--ranks 2 --zero 3 --offload-grads --offload-params"; do
+    read -r -a words <<<"$layout"
+    [ "${layout/sp}" = "$layout" ] || reference --seq-len 32
+    same "activations in files" "${words[@]}" "${disk[@]}" "${again[@]}"
+    [ "${layout/sp}" = "$layout" ] || reference
+done
+config "$TMP/model.json" vocab_size=257
+reference
+
 # into files and out of them again
 train resumed --stop-after 2 --offload "$TMP/disk" --ranks 2 --zero 1
 run timeout -k 10 100 "$BIN/ptrain" "${common[@]}" --out "$TMP/resumed" --resume auto --stop-after 3
@@ -74,6 +89,7 @@ same "a tied embedding on two stages" --pp 2 --zero 3 --micro-batch 1 "${disk[@]
 export SHARDLINE_DEVICE=$fake_device
 [ "$every" ] && same "in the host's memory" --device cuda --offload cpu
 same "in the host's memory, with slices" --device cuda --offload cpu --ranks 2 --zero 3
+[ "$every" ] && same "activations beside a device" --device cuda --offload "$TMP/disk" --offload-activations --recompute full
 same "in files beside a device" --device cuda --offload "$TMP/disk" ${every:+--ranks 2 --zero 1}
 unset SHARDLINE_DEVICE
 

@@ -2,7 +2,7 @@
 # all
 # plan_memory.sh - the peak that every rank's tracked allocator saw, beside what --dry-run plans for the
 # fullest rank: within 5 % in both directions, in all and by category (a category of less than 2 % of the
-# whole: within 2 % of that), for twenty-one layouts of a dense model, nine that divide its sequences, and
+# whole: within 2 % of that), for twenty-three layouts of a dense model, nine that divide its sequences, and
 # twenty-two of a mixture of experts, seven of them with sequences cut into leaves (--cp-grain, --cp).
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 1 40000 >"$TMP/text"
@@ -69,6 +69,8 @@ compare_layouts <<'LAYOUTS'
 --offload DISK --dtype bf16 --ranks 2 --zero 1
 --offload DISK --dtype bf16 --zero 3 --micro-batch 2 --offload-grads --offload-params
 --offload DISK --ranks 4 --zero 3 --micro-batch 1 --offload-grads --offload-params
+--offload DISK --recompute full --offload-activations --micro-batch 2
+--offload DISK --recompute full --offload-activations --pp 2 --micro-batch 1 --schedule zero-bubble
 LAYOUTS
 
 # sequences that ranks divide: activations are most of the memory
