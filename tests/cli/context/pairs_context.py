@@ -1,9 +1,9 @@
-"""pairs_context.py - runs of ptrain over sequences of 8 leaves in which every pair of values of two dimensions
-occurs: a covering array (../lib/covering.py). No arguments.
+"""pairs_context.py - runs of ptrain over sequences of 8 leaves in which every pair of values of two
+dimensions occurs: a covering array (../lib/covering.py). No arguments.
 
-Prints a line a run: model | options of its reference | options of its layout. The model: "dense" or "experts",
-then the window of every second layer, 0: none. Then "# WORDS" about each pair that no run can have, and the
-count of pairs, which is taken from the printed lines alone. Status 1: a pair is missing."""
+Prints a line a run: model | options of its reference | options of its layout. The model: "dense" or
+"experts", then the window of every second layer, 0: none. Then "# WORDS" about each pair that no run can
+have, and the count of pairs, which is taken from the printed lines alone. Status 1: a pair is missing."""
 import os
 import sys
 
@@ -28,7 +28,7 @@ FREE = {"zero": {n: f"--zero {n}" for n in range(4)},
         "recompute": {s: f"--recompute {s}" for s in ("none", "selective", "full")},
         "threads": {n: f"--threads {n}" for n in (1, 2)},
         "window": {0: "", 100: ""},
-        "documents": {"whole": ""},                  # several: data with documents, an option of the reference
+        "documents": {"whole": "", "several": "--documents 64"},
         "dtype": {s: f"--dtype {s}" for s in ("fp32", "bf16")}}
 
 
@@ -70,8 +70,9 @@ def refusal(r):
 def line(row):
     r = dict(row)
     model = f"{'dense' if r['experts'] == 'dense' else 'experts'} {r['window']}"
-    of = [f"--global-batch {batch(r)}", FREE["dtype"][r["dtype"]], LOSSES[r["experts"]]]
-    layout = [{**BOUND, **FREE}[d][r[d]] for d in r if d not in ("experts", "dtype")]
+    text = {d: {**BOUND, **FREE}[d][r[d]] for d in r}
+    of = [f"--global-batch {batch(r)}"] + [text.pop(d) for d in ("dtype", "documents", "experts")]
+    layout = list(text.values())
     layout += [f"--ranks {n_ranks(r)}", one_a_micro_batch(r)]
     if ep(r) > 1:
         layout += [f"--ep {ep(r)}", "--expert-buffer 0.5" if r["experts"] == "over dp" else ""]

@@ -5,6 +5,10 @@
 . "$(dirname "$0")/../lib/train_lib.bash"
 command -v python3 >/dev/null || { skip "no python3"; finish; }
 text 5 60000 >"$TMP/text"
+# documents of 1 to 300 bytes, a JSON line each; a run without --documents does not see where they end
+fold -w 300 "$TMP/text" |
+    awk 'BEGIN { srand(3) } { print "{\"text\":\"" substr($0, 1, 1 + int(rand() * 299)) "\"}" }' >"$TMP/docs.jsonl"
+"$BIN/ptok" prepare --tokenizer bytes "$TMP/docs.jsonl" --out "$TMP/docs.bin" >/dev/null 2>&1
 
 # model FAMILY WINDOW: four layers of dense|experts; every second layer has the window
 model() {
@@ -27,7 +31,7 @@ while IFS='|' read -r -u 3 kind of layout; do
     if [ "${kind[*]} ${of[*]}" != "$now" ]; then
         now="${kind[*]} ${of[*]}"
         model "${kind[@]}"
-        common=(--data "$TMP/text" --model "$TMP/model.json" --steps 2 --seq-len 1024 --cp-grain 8 "${of[@]}")
+        common=(--data "$TMP/docs.bin" --model "$TMP/model.json" --steps 2 --seq-len 1024 --cp-grain 8 "${of[@]}")
         reference --threads 1
     fi
     same "$now" "${layout[@]}"
