@@ -77,6 +77,7 @@ static int open_groups(struct server *s, struct err *e)
 {
     struct replica_ranks *r = &s->ranks;
     struct comm **axis = s->mesh.axis;
+    int64_t sum;
     int index, n, uneven, rc = 0;
 
     *r = (struct replica_ranks){ .all = axis[AXIS_TP], .tp = axis[AXIS_TP], .stage = axis[AXIS_TP] };
@@ -95,13 +96,16 @@ static int open_groups(struct server *s, struct err *e)
     r->cp = axis[AXIS_CP];
     comm_shared_group(r->cp, &index, &n);
     uneven = comm_rank(r->cp) % n != index || comm_size(r->cp) % n;
-    rc = uneven
-             ? err_set(
-                   e, ERR_USAGE,
-                   "--cp %lld: its ranks are divided unevenly among machines, or not in turn: start as many "
-                   "ranks on each",
-                   (long long)s->o.cp)
-             : 0;
+
+    /* stages send each other rows, and divide them by the number of ranks that share memory */
+    sum = n;
+    TRY(comm_all_reduce_i64(s->mesh.all, &sum, 1, e));
+    uneven |= sum != (int64_t)n * comm_size(s->mesh.all);
+    rc = uneven ? err_set(e, ERR_USAGE,
+                          "--cp %lld: machines divide its groups of %lld ranks unevenly, or not in turn: "
+                          "start a multiple of %lld ranks on each, or a divisor",
+                          (long long)s->o.cp, (long long)(s->o.tp * s->o.cp), (long long)(s->o.tp * s->o.cp))
+                : 0;
     TRY(comm_agree(s->mesh.all, rc, e));
 out:
     return rc;
