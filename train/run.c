@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "base/jx.h"
+#include "kernels/kernels.h"
 #include "model/family.h"
 #include "model/model.h"
 #include "train/checkpoint/restore.h"
@@ -226,6 +227,24 @@ static int set_expert_leaf(struct run *r, struct err *e)
     return 0;
 }
 
+/* --cp where its ranks do not divide the leaves. */
+static int refuse_cp(const struct run *r, int cp, struct err *e)
+{
+    const int leaves = r->cp_grain;
+    if (cp & (cp - 1))
+        return err_set(e, ERR_USAGE, "--cp %d is no power of two: sequences have %d leaves: use --cp %d", cp,
+                       leaves, leaves);
+    if (r->source && r->o.resume)
+        return err_set(e, ERR_USAGE,
+                       "--cp %d does not divide the %d leaves of a sequence of the resumed run, which cannot "
+                       "change: use --cp %d or less",
+                       cp, leaves, leaves);
+    return err_set(e, ERR_USAGE,
+                   "--cp %d does not divide the %d leaves of a sequence: use --cp-grain %d and a --seq-len "
+                   "that %d divides, or --cp %d",
+                   cp, leaves, cp, 2 * cp * ATTN_PAGE, leaves);
+}
+
 /* --cp-grain, or what the resumed run has, or the formula. An evaluation adds no gradients. */
 static int set_cp_grain(struct run *r, const struct layout *l, struct err *e)
 {
@@ -248,13 +267,7 @@ static int set_cp_grain(struct run *r, const struct layout *l, struct err *e)
                        "--cp-grain %d with --expert-leaf %d: one cuts sequences into leaves, the other joins "
                        "sequences to leaves: leave one out",
                        r->cp_grain, r->expert_leaf);
-    if (r->cp_grain % l->cp)
-        return err_set(
-            e, ERR_USAGE,
-            "--cp %d does not divide the %d leaves of a sequence: use a divisor, or (in a new run) a "
-            "larger --cp-grain",
-            l->cp, r->cp_grain);
-    return 0;
+    return r->cp_grain % l->cp ? refuse_cp(r, l->cp, e) : 0;
 }
 
 /* --dtype; where the option is left out, what a resumed or evaluated checkpoint holds. */

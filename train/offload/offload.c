@@ -111,7 +111,7 @@ static int check_space(const struct offload *o, const struct offload_spec *s, st
 
 static int open_files(struct offload *o, const struct offload_spec *s, struct err *e)
 {
-    int rc = io_make_dirs(s->dir, e);
+    int rc = state_folder_make(s->dir, e);
     if (rc >= 0)
         state_files_drop(s->dir, s->out);
     TRY(comm_agree(s->all, rc, e)); /* no rank makes files while another one removes them */

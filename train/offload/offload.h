@@ -61,7 +61,8 @@ struct offload_spec {
  * over all ranks. */
 int offload_open(struct offload **out, const struct model *m, int stage, const struct offload_spec *spec,
                  struct err *e);
-/* Ends the thread and removes the files. NULL: nothing. After zero_close(). */
+/* Ends the thread and removes the files. NULL: nothing. Before zero_close(): the thread and reads under way
+ * use its memory. */
 void offload_close(struct offload *o);
 /* For zero_open(). */
 struct state_store *offload_store(struct offload *o);
@@ -74,7 +75,7 @@ struct offload_count {
     int64_t redone;                    /* updates that were begun ahead and undone */
     double disk_s, waited_s;           /* in which the disk worked, and in which training waited for it */
 };
-/* Any thread may call it. */
+/* Only the thread that trains may call it. */
 struct offload_count offload_count(struct offload *o);
 /* "io_uring, past the page cache": for a line of the log. */
 void offload_text(const struct offload *o, char out[80]);

@@ -31,6 +31,14 @@ static int open_locked(const char *path, struct err *e)
     return fd;
 }
 
+int state_folder_make(const char *dir, struct err *e)
+{
+    int rc = io_make_dirs(dir, e);
+    if (rc >= 0 && access(dir, R_OK | W_OK | X_OK) < 0)
+        rc = err_sys(e, "files cannot be written there");
+    return rc < 0 ? err_add(e, "--offload %s", dir) : 0;
+}
+
 void state_files_drop(const char *dir, const char *out)
 {
     DIR *d = opendir(dir);

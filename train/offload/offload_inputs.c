@@ -134,7 +134,7 @@ out:
 static int open_file(struct inputs *x, const char *dir, const char *run, int rank, struct err *e)
 {
     int64_t bytes = (int64_t)x->shape.works * x->shape.units * (int64_t)x->padded;
-    int rc = io_make_dirs(dir, e);
+    int rc = state_folder_make(dir, e);
     if (rc < 0)
         return rc;
     state_file_path(x->path, dir, run, rank, "activations");

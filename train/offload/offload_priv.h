@@ -70,6 +70,8 @@ void state_file_path(char path[4300], const char *dir, const char *out, int rank
 /* Makes a file for this run alone, with all its space; returns the descriptor. ERR_SPACE; ERR_FILE: another
  * run uses it. */
 int state_file_open(const char *path, int64_t bytes, struct err *e);
+/* Makes the folder of --offload. ERR_FILE: it cannot be made or written. */
+int state_folder_make(const char *dir, struct err *e);
 /* Removes what dead runs with the same --out left in dir. */
 void state_files_drop(const char *dir, const char *out);
 /* Makes the files, with all their space. ERR_SPACE, ERR_FILE. */
@@ -144,6 +146,8 @@ struct side {
     char *memory;
     struct side_buffer buffer[SIDE_BUFFERS];
     int next;
+    int rc; /* the first error of a write */
+    struct err err;
     struct side_fetch fetch[STATE_FETCHES];
 };
 /* Memory of the buffers, for plans. */
@@ -152,7 +156,7 @@ size_t side_bytes(const struct state_pieces *p);
 int side_open(struct offload *o, struct err *e);
 /* Waits for what is under way. */
 void side_close(struct offload *o);
-/* Waits until all gradients are written. */
+/* Waits until all gradients are written. An error stays: a later call returns the same. */
 int side_settle(struct offload *o, struct err *e);
 /* Of state_ops. */
 int side_put_grads(struct state_store *s, int v, int level, int64_t at, int64_t n, const float *in,

@@ -15,13 +15,16 @@ static int wait_buffer(struct offload *o, struct side_buffer *b, struct err *e)
 
 int side_settle(struct offload *o, struct err *e)
 {
-    int rc = 0;
+    struct side *s = &o->side;
     for (int i = 0; i < SIDE_BUFFERS && o->store.has_grads; i++) {
         struct err other;
-        int one = wait_buffer(o, &o->side.buffer[i], rc < 0 ? &other : e);
-        rc = rc < 0 ? rc : one;
+        int rc = wait_buffer(o, &s->buffer[i], s->rc < 0 ? &other : &s->err);
+        s->rc = s->rc < 0 ? s->rc : rc;
     }
-    return rc < 0 ? err_add(e, "offloaded gradients") : 0;
+    if (s->rc >= 0)
+        return 0;
+    *e = s->err;
+    return err_add(e, "offloaded gradients");
 }
 
 int side_put_grads(struct state_store *s, int v, int level, int64_t at, int64_t n, const float *in,

@@ -394,7 +394,7 @@ static int wait_vector(struct state_store *s, int v, struct err *e)
     return rc;
 }
 
-/* An error is found by begin(). */
+/* An error is found by begin() or wait_vector(). */
 static void ahead(struct state_store *s, int v)
 {
     struct offload *o = offload_of(s);

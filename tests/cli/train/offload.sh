@@ -22,6 +22,11 @@ for fault in aio_read:7:EIO aio_write:9:ENOSPC; do
         claim "$fault: in one line that names the file" grep -q "disk/ptrain-.*-rank-00000\.[ab] at byte" <<<"$err"
     claim "$fault: and leaves no file" [ -z "$(ls -A "$TMP/disk")" ]
 done
+for n in 5 11; do
+    SHARDLINE_IO_FAULT=aio_write:$n:EIO train broken "${disk[@]}" --zero 3 --offload-grads --micro-batch 2
+    claim "gradients that cannot be written end the run, with the system's reason (write $n)" \
+        grep -q "cannot write .*: Input/output error" <<<"$err"
+done
 SHARDLINE_IO_FAULT=aio_read:7:EIO train broken "${disk[@]}" --ranks 2 --zero 1
 claim "a disk that fails ends all ranks" [ $rc = 1 ]
 
