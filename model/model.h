@@ -364,6 +364,8 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
 void train_work_close(struct train_work *w);
 /* Bytes that train_work_open takes; after model_shape. */
 size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s);
+/* Of these, with cp, pages of keys and values of whole sequences. */
+size_t train_pages_measure(const struct model *m, int chunk, const struct work_shape *s);
 /* Bytes of the device's scratch that the products of a step take: an estimate for plans. */
 size_t train_scratch_measure(const struct model *m, const struct work_shape *s, int threads);
 

@@ -205,6 +205,8 @@ struct layout {
 static inline int layout_chunks(const struct layout *l) { return l->vpp > 1 ? l->vpp : 1; }
 /* Why this layout cannot be run or written for this model (ERR_USAGE, with what to change), or 0. */
 int layout_check(const struct layout *l, const struct model_config *cfg, struct err *e);
+/* Why cp cannot divide the cp_grain leaves of a sequence (ERR_USAGE), or 0. */
+int layout_check_leaves(const struct layout *l, int cp_grain, struct err *e);
 /* The GRAIN that runs at this tp: cfg->grain, or tp itself where tp cuts the tree elsewhere (then the bits
  * are this layout's own). */
 int layout_grain(const struct layout *l, const struct model_config *cfg);

@@ -63,6 +63,17 @@ int layout_check(const struct layout *l, const struct model_config *c, struct er
     return 0;
 }
 
+int layout_check_leaves(const struct layout *l, int cp_grain, struct err *e)
+{
+    int leaves = cp_grain > 1 ? cp_grain : 1;
+    if (leaves % l->cp == 0)
+        return 0;
+    return err_set(e, ERR_USAGE,
+                   "--cp %d does not divide the %d leaves of a sequence: use a divisor, or a "
+                   "larger --cp-grain",
+                   l->cp, leaves);
+}
+
 int layout_grain(const struct layout *l, const struct model_config *c)
 {
     return c->grain % l->tp == 0 && tree_is_node(c->grain, 0, c->grain / l->tp) ? c->grain : l->tp;

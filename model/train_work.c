@@ -308,6 +308,13 @@ size_t train_work_measure(const struct model *m, int chunk, const struct work_sh
     return measure(train_work_of(m, chunk, s), s->sharers ? s->sharers : m->local.layout.cp, a);
 }
 
+size_t train_pages_measure(const struct model *m, int chunk, const struct work_shape *s)
+{
+    struct arena a[PLACES];
+    measure(train_work_of(m, chunk, s), 1, a);
+    return a[AT_PAGES].used / (size_t)(s->sharers ? s->sharers : m->local.layout.cp);
+}
+
 int train_work_check(const struct model *m, const struct work_shape *s, struct err *e)
 {
     int leaves = leaves_of_model(m);

@@ -11,7 +11,7 @@
 
 struct memplan_opts {
     const char *params, *model;
-    int64_t virtual_stages, gpus, tp, pp, dp, ep, zero, micro, seq_len, batch, memory;
+    int64_t virtual_stages, gpus, tp, pp, cp, cp_grain, dp, ep, zero, micro, seq_len, batch, memory;
     double expert_buffer;
     int64_t disk;
     double tflops;
@@ -33,6 +33,8 @@ static const struct opt table[] = {
     { OPT_GROUP, "Layout (without degrees: a search)", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_INT,    "tp",             AT(tp),             "0",    "N", "tensor parallel degree", 0, 64, 0 },
     { OPT_INT,    "pp",             AT(pp),             "0",    "N", "pipeline stages", 0, 4096, 0 },
+    { OPT_INT,    "cp",             AT(cp),             "0",    "N",
+      "context parallel degree: ranks that divide every sequence", 0, 64, 0 },
     { OPT_INT,    "dp",             AT(dp),             "0",    "N",
       "data parallel degree (0: what remains)", 0, 1e6, 0 },
     { OPT_INT,    "ep",             AT(ep),             "1",    "N",
@@ -50,6 +52,8 @@ static const struct opt table[] = {
     { OPT_INT,    "global-batch",   AT(batch),          "0",    "G",
       "sequences an update (0: 8 micro-batches a GPU)", 0, 1e9, 0 },
     { OPT_INT,    "seq-len",        AT(seq_len),        "2048", "T", "tokens a sequence", 1, 1e8, 0 },
+    { OPT_INT,    "cp-grain",       AT(cp_grain),       "0",    "C",
+      "leaves of a sequence, as of ptrain (0: from --seq-len); --cp divides them", 0, 64, 0 },
     { OPT_FLOAT,  "expert-buffer",  AT(expert_buffer),  "1.5",  "F",
       "with --ep: rows of experts that a rank has memory for, times an even load", 0.01, 1e6, 0 },
     { OPT_CHOICE, "dtype",          AT(dtype),          "bf16", "fp32|bf16", "arithmetic", 0, 0, 0 },
@@ -97,12 +101,16 @@ static double paper_bytes(double n, int dp, int zero)
     return 2 * n / (zero >= 3 ? dp : 1) + 2 * n / (zero >= 2 ? dp : 1) + 12 * n / (zero >= 1 ? dp : 1);
 }
 
-/* Whole experts are divided over ep ranks, all else over tp. */
-static double paper_states(const struct counted *n, int tp, int pp, int dp, int ep, int zero)
+struct degrees {
+    int tp, pp, cp, dp;
+};
+
+/* Whole experts are divided over ep ranks, all else over tp; slices over dp and cp. */
+static double paper_states(const struct counted *n, struct degrees d, int ep, int zero)
 {
-    int of = ep > 1 ? ep : tp, holders = ep > tp ? dp * tp / ep : dp;
-    return paper_bytes((n->all - n->experts) / tp / pp, dp, zero) +
-           paper_bytes(n->experts / of / pp, holders > 1 ? holders : 1, zero);
+    int of = ep > 1 ? ep : d.tp, slices = d.dp * d.cp, holders = ep > d.tp ? slices * d.tp / ep : slices;
+    return paper_bytes((n->all - n->experts) / d.tp / d.pp, slices, zero) +
+           paper_bytes(n->experts / of / d.pp, holders > 1 ? holders : 1, zero);
 }
 
 static struct counted count_params(const struct param_table *t)
@@ -159,14 +167,19 @@ out:
     return rc;
 }
 
-static struct layout_spec ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp,
-                                 int dp, int zero, int recompute)
+static int sequence_leaves(const struct memplan_opts *o)
+{
+    return o->cp_grain ? (int)o->cp_grain : model_cp_grain(o->seq_len);
+}
+
+static struct layout_spec ask_of(const struct memplan_opts *o, const struct model_config *c, struct degrees d,
+                                 int zero, int recompute)
 {
     /* every layout does the same work */
     int64_t micro = o->micro ? o->micro : 1, rows = o->batch ? o->batch : 8 * micro * o->gpus;
     return (struct layout_spec){ .cfg = *c,
-                                 .layout = { tp, pp, 1, dp, (int)o->ep, zero,
-                                             pp > 1 ? (int)o->virtual_stages : 1, o->sp },
+                                 .layout = { d.tp, d.pp, d.cp, d.dp, (int)o->ep, zero,
+                                             d.pp > 1 ? (int)o->virtual_stages : 1, o->sp },
                                  .rows = rows,
                                  .micro = micro,
                                  .seq_len = o->seq_len,
@@ -175,9 +188,9 @@ static struct layout_spec ask_of(const struct memplan_opts *o, const struct mode
                                  .expert_buffer = o->expert_buffer,
                                  .pipeline = (enum pipe_kind)o->pipeline,
                                  .sharers = 1, /* a GPU has memory of its own */
-                                 .overlap = dp > 1,
+                                 .overlap = d.dp * d.cp > 1,
                                  .threads = 1,
-                                 .cp_grain = model_cp_grain(o->seq_len),
+                                 .cp_grain = sequence_leaves(o),
                                  .offload = o->offload == ASK_CPU    ? OFFLOAD_HOST
                                             : o->offload == ASK_DISK ? OFFLOAD_FILES
                                                                      : OFFLOAD_NONE,
@@ -201,22 +214,36 @@ static int check_offload(const struct memplan_opts *o, struct err *e)
     return 0;
 }
 
+/* dp is what remains, where it is not given. */
+static int degrees_of(const struct memplan_opts *o, struct degrees *d, struct err *e)
+{
+    *d = (struct degrees){ o->tp ? (int)o->tp : 1, o->pp ? (int)o->pp : 1, o->cp ? (int)o->cp : 1, 0 };
+    int64_t inner = (int64_t)d->tp * d->pp * d->cp, dp = o->dp ? o->dp : o->gpus / inner;
+    char cp[32] = "";
+    d->dp = dp < 1 ? 1 : (int)dp;
+    if (d->cp > 1)
+        snprintf(cp, sizeof cp, " x cp %d", d->cp);
+    if (dp < 1 || inner * dp != o->gpus)
+        return err_set(e, ERR_USAGE,
+                       "tp %d x pp %d%s x dp %d is not the %lld GPUs: use --gpus %lld, or other degrees",
+                       d->tp, d->pp, cp, d->dp, (long long)o->gpus, (long long)inner * d->dp);
+    return 0;
+}
+
 /* Prints one layout: the paper's line, then the table of ptrain. */
 static int show_layout(const struct memplan_opts *o, const struct model_config *c,
                        const struct counted *params, struct err *e)
 {
-    int tp = o->tp ? (int)o->tp : 1, pp = o->pp ? (int)o->pp : 1, zero = o->zero < 0 ? 0 : (int)o->zero;
-    int dp = o->dp ? (int)o->dp : (int)(o->gpus / tp / pp);
+    int zero = o->zero < 0 ? 0 : (int)o->zero;
+    struct degrees d;
     struct layout_plan p;
-    if (dp < 1 || tp * pp * dp != o->gpus)
-        return err_set(e, ERR_USAGE,
-                       "tp %d x pp %d x dp %d is not the %lld GPUs: use --gpus %lld, or other degrees", tp,
-                       pp, dp < 1 ? 1 : dp, (long long)o->gpus, (long long)tp * pp * (dp < 1 ? 1 : dp));
+    if (degrees_of(o, &d, e) < 0)
+        return -e->code;
 
-    printf("states: %.4g GB a GPU\n", paper_states(params, tp, pp, dp, (int)o->ep, zero) / 1e9);
+    printf("states: %.4g GB a GPU\n", paper_states(params, d, (int)o->ep, zero) / 1e9);
     if (!o->model)
         return 0;
-    struct layout_spec a = ask_of(o, c, tp, pp, dp, zero, o->recompute);
+    struct layout_spec a = ask_of(o, c, d, zero, o->recompute);
     struct err why;
     if (layout_check(&a.layout, c, &why) < 0 || layout_plan_make(&p, &a, stdout, &why) < 0) {
         *e = why;
@@ -273,7 +300,9 @@ static void estimate(struct found *f, double params)
 {
     const struct layout_spec *a = &f->a;
     const struct layout_plan *p = &f->p;
-    double tokens = (double)(a->rows * a->seq_len) / a->layout.dp / a->layout.tp / a->layout.pp,
+    const struct layout *l = &a->layout;
+    int in_node = l->tp * l->cp <= 8, one_node = l->cp > 1 && in_node && l->tp * l->cp * l->dp <= 8;
+    double tokens = (double)(a->rows * a->seq_len) / l->dp / l->tp / l->cp / l->pp,
            work = 6 * params * tokens / a->flops;
     double disk = layout_plan_disk_s(p, a) - work; /* the rest is hidden */
     const struct {
@@ -281,8 +310,9 @@ static void estimate(struct found *f, double params)
         double s;
     } lost[] = {
         { "the disk", a->offload == OFFLOAD_FILES && disk > 0 ? disk : 0 },
-        { "sums of activations over tp", (p->tp_reduce + p->tp_gather) / (a->layout.tp <= 8 ? 3e11 : 5e10) },
-        { "gradients and weights over dp", (p->dp_reduce + p->dp_gather) / 5e10 },
+        { "sums of activations over tp", (p->tp_reduce + p->tp_gather) / (l->tp <= 8 ? 3e11 : 5e10) },
+        { "keys and values over cp", (p->cp_gather + p->cp_reduce) / (in_node ? 3e11 : 5e10) },
+        { "gradients and weights over dp", (p->dp_reduce + p->dp_gather) / (one_node ? 3e11 : 5e10) },
         { "stages that wait", work * p->bubble / (1 - p->bubble) },
         { "messages between stages", p->pp_send / 5e10 },
         { "forward computed twice", a->recompute == RECOMPUTE_FULL ? work / 3
@@ -354,22 +384,31 @@ static const char *shelf_name(const struct layout_spec *a)
     return a->offload != OFFLOAD_FILES ? "" : shelves[a->offload_grads + a->offload_params].name;
 }
 
-/* Tries all ways to run tp x pp: ZeRO stages, micro-batches, schedules. Activations are recomputed only
- * where they do not fit. */
-static void try_degrees(struct search *s, int tp, int pp)
+/* Tries all ways to run these degrees: ZeRO stages, micro-batches (with cp: of one sequence), schedules.
+ * Activations are recomputed only where they do not fit. */
+static void try_degrees(struct search *s, struct degrees d)
 {
-    int dp = (int)(s->o->gpus / tp / pp), n_ways = pp > 1 ? (int)(sizeof ways / sizeof ways[0]) : 1;
-    for (int zero = 0; zero <= (dp > 1 || s->o->offload >= ASK_DISK ? 3 : 0); zero++)
-        for (int64_t micro = s->o->micro ? s->o->micro : 1; micro <= (s->o->micro ? s->o->micro : 8);
-             micro *= 2)
+    int n_ways = d.pp > 1 ? (int)(sizeof ways / sizeof ways[0]) : 1;
+    int64_t least = s->o->micro ? s->o->micro : 1, most = s->o->micro || d.cp > 1 ? least : 8;
+    for (int zero = 0; zero <= (d.dp * d.cp > 1 || s->o->offload >= ASK_DISK ? 3 : 0); zero++)
+        for (int64_t micro = least; micro <= most; micro *= 2)
             for (int w = 0; w < n_ways; w++)
                 for (int again = 0, fits = 0; again < 3 && !fits; again++) {
-                    struct layout_spec a = ask_of(s->o, s->c, tp, pp, dp, zero, again);
+                    struct layout_spec a = ask_of(s->o, s->c, d, zero, again);
                     a.micro = micro;
                     a.pipeline = ways[w].kind;
                     a.layout.vpp = ways[w].virtual;
                     fits = try_shelves(s, &a);
                 }
+}
+
+/* Tries tp x pp with every cp that divides the leaves of a sequence. */
+static void try_context(struct search *s, int tp, int pp)
+{
+    int leaves = sequence_leaves(s->o);
+    for (int cp = 1; cp <= leaves; cp++)
+        if (leaves % cp == 0 && s->o->gpus % ((int64_t)tp * pp * cp) == 0)
+            try_degrees(s, (struct degrees){ tp, pp, cp, (int)(s->o->gpus / tp / pp / cp) });
 }
 
 static const char *way_name(const struct layout_spec *a)
@@ -384,8 +423,11 @@ static void print_found(const struct found *f, int rank)
 {
     const struct layout *l = &f->a.layout;
     const char *shelf = shelf_name(&f->a);
-    printf("%-3d %4d %4d %5d %5d %6lld %-14s %-10s %7.4g GB %7.1f%% %7.3g s %5.1f%%  %s%s%s\n", rank, l->tp,
-           l->pp, l->dp, l->zero, (long long)f->a.micro, way_name(&f->a), recomputes[f->a.recompute],
+    char cp[16] = "";
+    if (f->a.cp_grain > 1)
+        snprintf(cp, sizeof cp, " %4d", l->cp);
+    printf("%-3d %4d %4d%s %5d %5d %6lld %-14s %-10s %7.4g GB %7.1f%% %7.3g s %5.1f%%  %s%s%s\n", rank, l->tp,
+           l->pp, cp, l->dp, l->zero, (long long)f->a.micro, way_name(&f->a), recomputes[f->a.recompute],
            f->p.total_bytes / 1e9, 100 * f->p.bubble, f->cost, 100 * f->mfu, f->why, *shelf ? "; " : "",
            shelf);
 }
@@ -398,12 +440,13 @@ static int search(const struct memplan_opts *o, const struct model_config *c, do
     for (int tp = 1; tp <= 64 && tp <= o->gpus; tp++)
         for (int pp = 1; o->gpus % tp == 0 && (int64_t)tp * pp <= o->gpus && pp <= c->n_layers; pp++)
             if (o->gpus % (tp * pp) == 0)
-                try_degrees(&s, tp, pp);
+                try_context(&s, tp, pp);
 
     qsort(s.fit, (size_t)s.n_fit, sizeof *s.fit, by_cost);
     if (s.n_fit)
-        printf("%-3s %4s %4s %5s %5s %6s %-14s %-10s %10s %8s %9s %6s  %s\n", "", "tp", "pp", "dp", "zero",
-               "micro", "schedule", "recompute", "memory", "bubble", "step", "mfu", "loses most to");
+        printf("%-3s %4s %4s%s %5s %5s %6s %-14s %-10s %10s %8s %9s %6s  %s\n", "", "tp", "pp",
+               sequence_leaves(o) > 1 ? "   cp" : "", "dp", "zero", "micro", "schedule", "recompute",
+               "memory", "bubble", "step", "mfu", "loses most to");
     for (int i = 0; i < s.n_fit && i < SHOWN; i++)
         print_found(&s.fit[i], i + 1);
 
@@ -444,7 +487,7 @@ int main(int argc, char **argv)
     memset(&c, 0, sizeof c);
     TRY(check_offload(&o, &e));
     TRY(read_model(&o, &c, &params, &e));
-    if (!o.tp && !o.pp && !o.dp && o.zero < 0 && o.model)
+    if (!o.tp && !o.pp && !o.cp && !o.dp && o.zero < 0 && o.model)
         rc = search(&o, &c, params.active, &e);
     else
         rc = show_layout(&o, &c, &params, &e);

@@ -170,6 +170,23 @@ out:
     return rc;
 }
 
+/* With cp: what activations have of keys and values of whole sequences. */
+static int plan_keys(struct layout_plan *p, const struct layout_spec *a, const struct model *m, int stage,
+                     struct err *e)
+{
+    struct work_shape work = work_of(a, &p->batch);
+    struct pipe_shape shape = layout_plan_schedule(&p->batch, &a->layout, a->pipeline);
+    struct pipe_list list;
+    int rc = pipe_make(&list, &shape, stage, e);
+    if (rc < 0)
+        return rc;
+    p->keys = 0;
+    for (int c = 0; c < shape.chunks; c++)
+        p->keys += (double)list.in_flight[c] * (double)train_pages_measure(m, c, &work);
+    pipe_free(&list);
+    return 0;
+}
+
 /* The groups of the mesh that the first rank of all opens. */
 static double group_bytes(const struct layout *l)
 {
@@ -257,6 +274,7 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
     if (total > p->total_bytes) {
         memcpy(p->bytes, bytes, sizeof bytes);
         p->total_bytes = total;
+        TRY(plan_keys(p, a, &m, stage, e));
     }
     struct offload_what what = offload_of(a, &p->batch);
     struct offload_bytes offload;
@@ -275,7 +293,9 @@ out:
 
 static int plan_batch(struct batch_plan *b, const struct layout_spec *a, struct err *e)
 {
-    int rc = batch_plan_layout(b, a->rows, a->micro, &a->layout, e);
+    int rc = layout_check_leaves(&a->layout, a->cp_grain, e);
+    if (rc >= 0)
+        rc = batch_plan_layout(b, a->rows, a->micro, &a->layout, e);
     return rc < 0 ? rc : batch_check_leaf(b, &a->layout, a->expert_leaf, e);
 }
 
@@ -439,6 +459,10 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
         log_bytes(text, p->bytes[shown[i]]);
         fprintf(out, "%-12s %s a rank\n", mem_cat_name(shown[i]), text);
     }
+    log_bytes(text, p->keys);
+    if (a->layout.cp > 1)
+        fprintf(out, "%-12s %s of acts: of all ranks of cp, %s\n", "keys, values", text,
+                layout_plan_page_sharers(a) > 1 ? "its share of the machine's" : "its own copy");
 
     log_bytes(text, p->total_bytes);
     fprintf(out, "%-12s %s a rank\n", "memory", text);

@@ -34,6 +34,7 @@ struct layout_plan {
     struct batch_plan batch;
     double bytes[MEM_CATS]; /* of a rank of the fullest pipeline stage, by category */
     double total_bytes;
+    double keys;       /* with cp: of its activations, keys and values of whole sequences */
     int64_t in_flight; /* most micro-batches that a rank keeps */
     double bubble;     /* share of a stage's time */
     /* bytes that one rank sends in a step, by group and collective */

@@ -42,7 +42,7 @@ static int count_changes(const struct layout_spec *s, const struct layout_spec *
 static int try_options(struct candidate *best, const struct layout_spec *from,
                        const struct layout_spec *asked, const struct memory_advice *a)
 {
-    int last_zero = from->layout.dp > 1 ? 3 : from->layout.zero, found = 0;
+    int last_zero = layout_slices(&from->layout) > 1 ? 3 : from->layout.zero, found = 0;
     for (int dt = 0; dt < 2; dt++)
         for (int zero = from->layout.zero; zero <= last_zero; zero++)
             for (int again = (int)from->recompute; again <= RECOMPUTE_FULL; again++)
@@ -64,33 +64,44 @@ static int try_options(struct candidate *best, const struct layout_spec *from,
     return found;
 }
 
-/* Finds a layout of so many ranks on places like the present one; tp and pp grow from those asked for. 1: it
- * fits. */
+/* Tries these degrees, dp what remains of so many ranks. 1: *best fits. */
+static int try_degrees(struct candidate *best, const struct layout_spec *asked, struct layout degrees,
+                       int ranks, const struct memory_advice *a)
+{
+    int inner = degrees.tp * degrees.pp * degrees.cp;
+    if (inner > ranks || ranks % inner || ranks / inner > asked->rows)
+        return 0;
+    struct candidate least = { .spec = *asked };
+    struct layout *l = &least.spec.layout;
+    *l = degrees;
+    l->dp = ranks / inner;
+    if (l->cp > 1) /* a micro-batch is one sequence */
+        least.spec.micro = 1;
+    struct layout_spec from = least.spec;
+
+    /* the layout's smallest form first: where that does not fit, no other does */
+    l->zero = layout_slices(l) > 1 ? 3 : 0;
+    least.spec.recompute = RECOMPUTE_FULL;
+    least.spec.micro = 1;
+    if (!fits(&least, a))
+        return 0;
+    if (!try_options(best, &from, asked, a))
+        *best = least;
+    return 1;
+}
+
+/* Finds a layout of so many ranks on places like the present one; tp, pp and, as far as it divides the leaves
+ * of a sequence, cp grow from those asked for. 1: it fits. */
 static int try_ranks(struct candidate *best, const struct layout_spec *asked, int ranks,
                      const struct memory_advice *a)
 {
-    for (int tp = asked->layout.tp; tp <= MOST_TP || tp == asked->layout.tp; tp *= 2)
-        for (int pp = asked->layout.pp; pp <= asked->cfg.n_layers; pp *= 2) {
-            int inner = tp * pp * asked->layout.cp;
-            if (inner > ranks || ranks % inner || ranks / inner > asked->rows)
-                continue;
-            struct candidate least = { .spec = *asked };
-            struct layout *l = &least.spec.layout;
-            l->tp = tp;
-            l->pp = pp;
-            l->dp = ranks / inner;
-            struct layout_spec from = least.spec;
-
-            /* the layout's smallest form first: where that does not fit, no other does */
-            l->zero = l->dp > 1 ? 3 : 0;
-            least.spec.recompute = RECOMPUTE_FULL;
-            least.spec.micro = 1;
-            if (!fits(&least, a))
-                continue;
-            if (!try_options(best, &from, asked, a))
-                *best = least;
-            return 1;
-        }
+    struct layout l = asked->layout;
+    const int cp = l.cp, leaves = asked->cp_grain > 1 ? asked->cp_grain : 1;
+    for (; l.tp <= MOST_TP || l.tp == asked->layout.tp; l.tp *= 2)
+        for (l.pp = asked->layout.pp; l.pp <= asked->cfg.n_layers; l.pp *= 2)
+            for (l.cp = cp; leaves % l.cp == 0; l.cp *= 2)
+                if (try_degrees(best, asked, l, ranks, a))
+                    return 1;
     return 0;
 }
 
@@ -129,6 +140,7 @@ static void list_options(const struct layout_spec *s, const struct layout_spec *
         int64_t value, was;
     } number[] = { { "tp", s->layout.tp, asked->layout.tp },
                    { "pp", s->layout.pp, asked->layout.pp },
+                   { "cp", s->layout.cp, asked->layout.cp },
                    { "zero", s->layout.zero, asked->layout.zero },
                    { "micro-batch", s->micro, asked->micro } };
     char text[24];

@@ -29,6 +29,21 @@ while read -r _ tp pp dp zero micro rest; do
         "fits         yes"
 done <<<"$(head -n 4 <<<"$rows")"
 
+# long sequences: cp is tried too, and each row is what memplan says of it alone
+batch=(--seq-len 16384 --global-batch 8)
+run memplan --model 1b --gpus 8 --memory 40GB "${batch[@]}"
+rows=$(sed -n '/^[0-9]/{/layouts fit/!p}' <<<"$out" | awk '$4 > 1')
+claim "of 16384 tokens: rows with cp 2 and more" [ "$rc/$(wc -l <<<"$rows")" != "0/0" -a -n "$rows" ]
+while read -r _ tp pp cp dp zero micro rest; do
+    again=none bytes=$(sed 's/.* \([0-9.]*\) GB.*/\1/' <<<"$rest")
+    case $rest in *selective*) again=selective ;; *full*) again=full ;; esac
+    run memplan --model 1b --gpus 8 --memory 40GB "${batch[@]}" --tp "$tp" --pp "$pp" --cp "$cp" --dp "$dp" --zero "$zero" \
+        --micro-batch "$micro" --recompute $again
+    claim "tp $tp pp $pp cp $cp dp $dp zero $zero $again: as large alone" awk -v a="$(sed -n 's/^memory *\([0-9.]*\) GB.*/\1/p' <<<"$out")" \
+        -v b="$bytes" 'BEGIN { exit !(a > 0.99 * b && a < 1.01 * b) }'
+    claim "and it says what it gathers" has "$out" "keys, values"
+done <<<"$(grep -v -e interleaved -e zero-bubble <<<"$rows" | head -n 2)"
+batch=(--seq-len 512 --global-batch 48)
 run memplan --model 110m --gpus 6 --memory 80GB "${batch[@]}"
 claim "six GPUs: degrees need not be powers of two" grep -q '^[0-9]* *[0-9]* *3 ' <<<"$out"
 run memplan --model 110m --gpus 2 --memory 100MB "${batch[@]}"
