@@ -129,14 +129,16 @@ static int read_layout(struct ckpt *c, const json_t *root, const char *path, str
 /* Takes the order `key` where it is there. */
 static int read_order(int *to, const json_t *orders, const char *key, const char *path, struct err *e)
 {
+    enum { MOST = 1 << 20 }; /* the limit of ptrain's options: sizes are made of it */
     int64_t n = 1;
     if (!json_object_get(orders, key))
         return 0;
     int rc = need_int(orders, path, key, 1, &n, e);
     if (rc < 0)
         return rc;
-    if (n > INT32_MAX || (n & (n - 1)))
-        return err_set(e, ERR_FORMAT, "%s: %s is %lld, which is no power of two", path, key, (long long)n);
+    if (n > MOST || (n & (n - 1)))
+        return err_set(e, ERR_FORMAT, "%s: %s is %lld, which is no power of two up to %d", path, key,
+                       (long long)n, MOST);
     *to = (int)n;
     return 0;
 }

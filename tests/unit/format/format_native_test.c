@@ -370,6 +370,7 @@ static void other_order(json_t *m)
 }
 static void odd_leaf(json_t *m) { json_object_set_new(m, "orders", json_pack("{s:i}", "expert_leaf", 6)); }
 static void odd_cut(json_t *m) { json_object_set_new(m, "orders", json_pack("{s:i}", "cp_grain", 3)); }
+static void vast_cut(json_t *m) { json_object_set_new(m, "orders", json_pack("{s:i}", "cp_grain", 1 << 30)); }
 static void hidden_file(json_t *m)
 {
     json_object_set_new(item(m, "files", 0), "name", json_string(".optim-00000.safetensors"));
@@ -438,6 +439,7 @@ static const struct {
     { other_order, { "\"cp\"", "newer program" } },
     { odd_leaf, { "expert_leaf is 6", "power of two" } },
     { odd_cut, { "cp_grain is 3", "power of two" } },
+    { vast_cut, { "cp_grain is 1073741824", "up to 1048576" } },
     { hidden_file, { ".optim", "folder" } },
     { unsorted, { "not in order", "" } },
 };
