@@ -18,7 +18,7 @@ contexts() {
 trained --steps 2 --dtype fp32
 run pserve "$TMP/run/step-2" --pp 9 --once x
 claim "more stages than layers are refused" [ $rc = 2 -a "$(wc -l <"$TMP/.err")" = 1 ]
-run timeout -k 1 60 pserve "$TMP/run/step-2" --cp 2 --pp 3 --ranks-per-node 3 --once x
+run timeout -k 1 60 "$BIN/pserve" "$TMP/run/step-2" --cp 2 --pp 3 --ranks-per-node 3 --once x
 claim "stages that machines divide differently are refused" [ $rc = 2 -a "$(sort -u <"$TMP/.err" | wc -l)" = 1 ]
 # what --device cuda opens; its ranks have memory of their own
 export SHARDLINE_DEVICE=$BIN/../tests/devices/fake_device.so
