@@ -209,21 +209,32 @@ static int set_grain(struct run *r, const struct layout *layout, struct log *ter
     return 0;
 }
 
+/* An order of the run: what the resumed run has (stored, 0: 1), else what its option asked for, else
+ * `otherwise`. Negative: an error. */
+static int choose_order(const struct run *r, const char *option, int asked, int stored, int otherwise,
+                        struct err *e)
+{
+    const int resumed = r->source && r->o.resume;
+    stored = stored ? stored : 1;
+    if (asked && resumed && asked != stored)
+        return err_set(e, ERR_USAGE,
+                       "--%s %d: the checkpoint was trained with %d, which cannot change: leave --%s out",
+                       option, asked, stored, option);
+    if (asked & (asked - 1))
+        return err_set(e, ERR_USAGE, "--%s %d is no power of two: use 1, 2, 4 or 8", option, asked);
+    return resumed ? stored : asked ? asked : otherwise;
+}
+
 /* --expert-leaf, or what the resumed run has. */
 static int set_expert_leaf(struct run *r, struct err *e)
 {
-    int asked = (int)r->o.expert_leaf, stored = r->source ? ckpt_state(r->source)->expert_leaf : 0;
-    stored = stored ? stored : 1;
-    if (asked && r->source && r->o.resume && asked != stored)
-        return err_set(e, ERR_USAGE,
-                       "--expert-leaf %d: the checkpoint was trained with %d, which cannot change: leave "
-                       "--expert-leaf out",
-                       asked, stored);
-    if (asked & (asked - 1))
-        return err_set(e, ERR_USAGE, "--expert-leaf %d is no power of two: use 1, 2, 4 or 8", asked);
+    const int asked = (int)r->o.expert_leaf, stored = r->source ? ckpt_state(r->source)->expert_leaf : 0;
+    const int chosen = choose_order(r, "expert-leaf", asked, stored, 1, e);
+    if (chosen < 0)
+        return chosen;
     if (asked > 1 && !r->cfg.n_experts)
         return err_set(e, ERR_USAGE, "--expert-leaf %d: this model has no experts: leave it out", asked);
-    r->expert_leaf = r->source && r->o.resume ? stored : asked ? asked : 1;
+    r->expert_leaf = chosen;
     return 0;
 }
 
@@ -248,16 +259,11 @@ static int refuse_cp(const struct run *r, int cp, struct err *e)
 /* --cp-grain, or what the resumed run has, or the formula. An evaluation adds no gradients. */
 static int set_cp_grain(struct run *r, const struct layout *l, struct err *e)
 {
-    int asked = (int)r->o.cp_grain, stored = r->source ? ckpt_state(r->source)->cp_grain : 0;
-    stored = stored ? stored : 1;
-    if (asked && r->source && r->o.resume && asked != stored)
-        return err_set(e, ERR_USAGE,
-                       "--cp-grain %d: the checkpoint was trained with %d, which cannot change: leave "
-                       "--cp-grain out",
-                       asked, stored);
-    if (asked & (asked - 1))
-        return err_set(e, ERR_USAGE, "--cp-grain %d is no power of two: use 1, 2, 4 or 8", asked);
-    r->cp_grain = r->source && r->o.resume ? stored : asked ? asked : model_cp_grain(r->o.seq_len);
+    const int asked = (int)r->o.cp_grain, stored = r->source ? ckpt_state(r->source)->cp_grain : 0;
+    const int chosen = choose_order(r, "cp-grain", asked, stored, model_cp_grain(r->o.seq_len), e);
+    if (chosen < 0)
+        return chosen;
+    r->cp_grain = chosen;
     if (!asked && !r->o.resume && r->expert_leaf > 1)
         r->cp_grain = 1;
     if (r->o.eval_only) /* nothing depends on it but whose rows are whose */

@@ -65,7 +65,7 @@ int step_work_open(struct step_work *w, struct model *m, const struct replica_ra
                    const struct step_limits *lim, struct err *e);
 void step_work_close(struct step_work *w);
 
-/* The message of the first rank of all comes to every rank: through the stages, then to all of each. */
+/* Sends the first rank's message to every rank: from stage to stage, then to all ranks of each stage. */
 int step_message_pass(struct step_message *p, const struct replica_ranks *r, struct err *e);
 /* Computes the step of message p, whose pages are those of kv. *head: on the first rank of all, logits of the
  * wanted rows. Collective over all. ERR_MEMORY, ERR_PEER. */

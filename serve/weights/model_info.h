@@ -14,8 +14,8 @@ struct model_info {
     struct model m;             /* when has_model */
     struct resident weights;    /* when has_weights */
     int has_model, has_weights; /* set by their owners: server.c, weights.c */
-    /* This rank counts what it reads for the digest: of dense parameters, of whole experts. Of ranks with the
-     * same ones the first counts. Set by server.c before the reading. */
+    /* Whether this rank adds the dense parameters and the whole experts that it reads to the digest. Several
+     * ranks may read the same ones: only the first of them adds them. server.c sets both before reading. */
     int counts_dense, counts_experts;
     struct ckpt_digest *seen;    /* [tensors] from weights_read() to weights_identify(), else NULL */
     struct ckpt_digest identity; /* weights_digest of what was loaded */

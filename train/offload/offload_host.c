@@ -81,14 +81,6 @@ static int begin(struct state_store *s, struct err *e)
     return rc;
 }
 
-static int wait_none(struct state_store *s, int v, struct err *e)
-{
-    (void)s;
-    (void)v;
-    (void)e;
-    return 0;
-}
-
 const struct state_ops offload_in_host = {
-    .memory = no_device_memory, .read = read_state, .write = write_state, .begin = begin, .wait = wait_none
+    .memory = no_device_memory, .read = read_state, .write = write_state, .begin = begin
 };

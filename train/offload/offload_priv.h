@@ -65,7 +65,7 @@ struct state_files {
     int now;              /* generation A: the file that holds the state */
     uint64_t *sum[FILES]; /* XXH3 of every place; 0: never written, all elements are 0 */
 };
-/* The name of a file of this run, by what it holds. */
+/* Writes the path of this rank's file to path; `what` says what it holds ("grads"). */
 void state_file_path(char path[4300], const char *dir, const char *out, int rank, const char *what);
 /* Makes a file for this run alone, with all its space; returns the descriptor. ERR_SPACE; ERR_FILE: another
  * run uses it. */

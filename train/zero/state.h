@@ -47,7 +47,7 @@ struct state_ops {
                  struct err *e);
 
     /* An update. begin: every vector is to be updated. A late store returns before it is, and wait() returns
-     * when the weights of vector v are there. */
+     * when the weights of vector v are there. wait NULL: begin returns when all are. */
     int (*begin)(struct state_store *s, struct err *e);
     int (*wait)(struct state_store *s, int v, struct err *e);
 

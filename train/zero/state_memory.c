@@ -26,12 +26,4 @@ static int begin(struct state_store *s, struct err *e)
     return rc;
 }
 
-static int wait_none(struct state_store *s, int v, struct err *e)
-{
-    (void)s;
-    (void)v;
-    (void)e;
-    return 0;
-}
-
-const struct state_ops state_in_memory = { .memory = memory_of, .begin = begin, .wait = wait_none };
+const struct state_ops state_in_memory = { .memory = memory_of, .begin = begin };

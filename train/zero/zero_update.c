@@ -139,7 +139,8 @@ static int settle_vector(struct zero *z, int v, struct err *e)
     int rc = 0;
     if (v < 0 || !x->late)
         return 0;
-    TRY(z->store->ops->wait(z->store, v, e));
+    if (z->store->ops->wait)
+        TRY(z->store->ops->wait(z->store, v, e));
     x->late = 0;
     rc = gather(z, v, e);
 out:
