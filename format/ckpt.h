@@ -17,6 +17,9 @@
 #include "base/err.h"
 #include "format/ckpt_tensor.h"
 
+/* The small file that says how the tensors of a model without a family are cut (reshard/CUTS.md). */
+#define CKPT_CUTS "cuts.txt"
+
 struct ckpt;
 
 struct ckpt_open_opts {

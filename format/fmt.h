@@ -19,6 +19,7 @@
 #define FMT_EXTRA_MAX ((size_t)1 << 26) /* a small file; tokenizers are the largest */
 #define FMT_MANIFEST "manifest.json"
 #define FMT_CONFIG "config.json"
+#define FMT_CUTS CKPT_CUTS
 #define FMT_ZSTD ".zst" /* how the name of a compressed file ends; with byte planes: */
 #define FMT_PLANES_ZSTD ".planes.zst"
 

@@ -43,10 +43,11 @@
 #include "model/config.h"
 
 enum param_split {
-    SPLIT_COPY,  /* every tp rank has all of it */
-    SPLIT_HEADS, /* by query heads */
-    SPLIT_KV,    /* by kv heads; with fewer kv heads than tp, tp / n_kv neighbours hold the same one */
-    SPLIT_BLOCKS /* by GRAIN blocks (intermediate size, vocabulary) */
+    SPLIT_COPY,   /* every tp rank has all of it */
+    SPLIT_HEADS,  /* by query heads */
+    SPLIT_KV,     /* by kv heads; with fewer kv heads than tp, tp / n_kv neighbours hold the same one */
+    SPLIT_BLOCKS, /* by GRAIN blocks (intermediate size, vocabulary) */
+    SPLIT_UNITS   /* at multiples of split_unit values; with fewer units than tp as by kv heads */
 };
 /* What a parameter is in its unit. New kinds go before P_KINDS: recorded bits in tests are ordered by
  * kind. */
@@ -128,6 +129,7 @@ struct param {
      * it is stacked, and all of the other dims. */
     int stacked;
     enum param_split split;
+    int64_t split_unit; /* of SPLIT_UNITS; tables of families do not have it */
     int split_dim; /* the dim that tp splits; also the one along which parameters are fused or alternate */
     int64_t begin, size;
     int block;         /* values that one index of split_dim stands for */

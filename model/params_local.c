@@ -121,6 +121,17 @@ static int is_whole_expert(const struct param *p, const struct layout *l)
     return p->group == GROUP_EXPERT && l->ep > 1;
 }
 
+/* The values [begin, end) of n that tp rank r holds, in whole units. Either number of units and ranks divides
+ * the other. */
+static void split_units(int64_t n, int64_t unit, int tp, int r, int64_t *begin, int64_t *end, int *owner)
+{
+    int64_t n_units = n / unit, copies = n_units && tp > n_units ? tp / n_units : 1;
+    int64_t each = copies > 1 ? unit : n / tp;
+    *begin = each * (r / copies);
+    *end = *begin + each;
+    *owner = r % copies == 0;
+}
+
 /* The values [begin, end) of the parameter's split_dim that tp rank r holds, and whether r is the lowest rank
  * that holds them. */
 static void split_range(const struct param *p, const struct layout *l, const struct model_config *c, int r,
@@ -147,6 +158,7 @@ static void split_range(const struct param *p, const struct layout *l, const str
         *begin = n / l->tp * r;
         *end = n / l->tp * (r + 1);
         break;
+    case SPLIT_UNITS: split_units(n, p->split_unit, l->tp, r, begin, end, owner); break;
     case SPLIT_BLOCKS: {
         int g = layout_grain(l, c), each = g / l->tp;
         *begin = block_begin(n, g, r * each);

@@ -331,16 +331,20 @@ static int has_tokenizer(const struct extras *x)
 static int collect_extras(const struct plan *p, struct extras *x, struct err *e)
 {
     int n = ckpt_n_extra(p->src), rc = 0;
-    size_t most = (size_t)n + 4;
+    size_t most = (size_t)n + 5;
     x->name = calloc(most, sizeof *x->name);
     x->data = calloc(most, sizeof *x->data);
     x->bytes = calloc(most, sizeof *x->bytes);
     if (!x->name || !x->data || !x->bytes)
         return err_set(e, ERR_MEMORY, "no memory for %d small files", n);
 
+    if (p->cuts)
+        TRY(add_text(x, CKPT_CUTS, strdup(p->cuts), e));
     for (int i = 0; i < n; i++) {
         void *data = NULL;
         size_t bytes = 0;
+        if (p->cuts && !strcmp(ckpt_extra_name(p->src, i), CKPT_CUTS))
+            continue;
         TRY(ckpt_extra_read(p->src, i, &data, &bytes, e));
         TRY(add_extra(x, ckpt_extra_name(p->src, i), data, bytes, e));
     }

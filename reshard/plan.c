@@ -82,7 +82,10 @@ static int pick_tensors(struct plan *p, struct err *e)
 
 /* ---- the model ---- */
 
-static int is_trivial(const struct layout *l) { return l->tp == 1 && l->pp == 1 && l->zero == 0; }
+static int is_trivial(const struct layout *l)
+{
+    return l->tp == 1 && l->pp == 1 && l->ep == 1 && l->zero == 0;
+}
 
 /* Whether no tensor of the model has the same first word: a buffer of the training code (DeepSpeed keeps
  * those too), not a sign of another model. */
@@ -148,15 +151,13 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
 {
     const char *text = p->config, *what = p->req->config_path ? p->req->config_path : "config.json";
     int rc = 0, n = 0;
-    if (!text && !is_trivial(&p->req->layout))
-        return err_set(e, ERR_USAGE,
-                       "%s: has no config.json, which says how tensors are cut: give one with --config FILE",
-                       ckpt_path(p->src));
+    if (p->req->cuts_path)
+        return plan_cuts(p, NULL, log, e);
     if (!text)
-        return 0;
-    if ((rc = model_config_parse(&p->cfg, text, what, e)) < 0) {
+        return is_trivial(&p->req->layout) ? 0 : plan_cuts(p, "has no config.json", log, e);
+    if (model_config_parse(&p->cfg, text, what, e) < 0) {
         if (!is_trivial(&p->req->layout))
-            return rc;
+            return plan_cuts(p, e->text, log, e);
         if (log)
             log_line(log, "tensors are carried whole and unchecked: %s", e->text);
         return 0;
@@ -205,6 +206,12 @@ static struct target *find_target(const struct plan *p, enum ckpt_role role, con
     return bsearch(&key, p->target, (size_t)p->n, sizeof key, compare_targets);
 }
 
+int plan_find(const struct plan *p, enum ckpt_role role, const char *name)
+{
+    const struct target *t = find_target(p, role, name);
+    return t ? (int)(t - p->target) : -1;
+}
+
 /* Tensors outside the table are written whole, in the files of rank 0. */
 static int add_whole(struct plan *p, struct err *e)
 {
@@ -251,8 +258,9 @@ static int add_rank(struct plan *p, const struct params_local *l, int rank, int 
     for (int role = 0; role < ROLE_COUNT; role++) {
         int n = list_parts(p, l, dp, role == ROLE_WEIGHT ? zero == 3 : zero >= 1, out);
         for (int i = 0; i < n && rc >= 0; i++) {
-            struct target *t = find_target(p, (enum ckpt_role)role,
-                                           p->table.p[l->part[out[i].part].param].name);
+            int param = l->part[out[i].part].param;
+            const char *name = p->has_cuts ? p->cut.name[param] : p->table.p[param].name;
+            struct target *t = find_target(p, (enum ckpt_role)role, name);
             if (t)
                 rc = add_piece(p, t, rank, &out[i].box, out[i].lo, out[i].hi, e);
         }
@@ -263,14 +271,15 @@ static int add_rank(struct plan *p, const struct params_local *l, int rank, int 
 static int place_pieces(struct plan *p, struct err *e)
 {
     const struct layout *lay = &p->req->layout;
-    struct param_piece *out = calloc((size_t)p->table.n + 1, sizeof *out);
+    const struct param_table *table = p->has_cuts ? &p->cut.table : &p->table;
+    struct param_piece *out = calloc((size_t)table->n + 1, sizeof *out);
     int rc = 0;
     if (!out)
-        return err_set(e, ERR_MEMORY, "no memory for a plan of %d tensors", p->table.n);
+        return err_set(e, ERR_MEMORY, "no memory for a plan of %d tensors", table->n);
     for (int rank = 0; rank < p->n_ranks && rc >= 0; rank++) {
         struct rank_at at = layout_at(lay, rank);
         struct params_local l;
-        if ((rc = params_local_open(&l, &p->table, lay, at, e)) < 0)
+        if ((rc = params_local_open(&l, table, lay, at, e)) < 0)
             break;
         rc = add_rank(p, &l, rank, at.dp, out, e);
         params_local_close(&l);
@@ -423,7 +432,7 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
     p->grain = ckpt_state(src)->grain ? ckpt_state(src)->grain : p->has_model ? p->cfg.grain : 0;
     if (p->has_model && p->grain)
         TRY(take_grain(p, e));
-    if (p->has_model && (req->format == TARGET_NATIVE || req->format == TARGET_DCP))
+    if ((p->has_model || p->has_cuts) && (req->format == TARGET_NATIVE || req->format == TARGET_DCP))
         TRY(place_pieces(p, e));
     TRY(add_whole(p, e));
 
@@ -449,6 +458,8 @@ void plan_free(struct plan *p)
     free(p->target);
     free(p->unit);
     free(p->config);
+    free(p->cuts);
+    cut_model_close(&p->cut);
     if (p->has_model)
         param_table_close(&p->table);
     memset(p, 0, sizeof *p);

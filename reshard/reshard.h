@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "format/ckpt_write.h"
 #include "model/params.h"
+#include "reshard/cuts.h"
 #include "reshard/procs.h"
 
 /* as --format lists them */
@@ -26,6 +27,7 @@ struct request {
     enum ckpt_codec codec;             /* native */
     int level;                         /* of the codec */
     const char *config_path;           /* instead of SRC's config.json; or NULL */
+    const char *cuts_path;             /* a cut table (cuts.h) for SRC's tensors; or NULL */
     int64_t shard_bytes;               /* Hugging Face: most data in one file */
     int fuse_experts;                  /* Hugging Face: a layer's experts as two tensors */
     const volatile sig_atomic_t *stop; /* set by a signal; or NULL */
@@ -64,6 +66,9 @@ struct plan {
     int has_model; /* config.json was understood: cfg and table say how tensors are cut */
     struct model_config cfg;
     struct param_table table;
+    int has_cuts; /* a cut table says it */
+    struct cut_model cut;
+    char *cuts;   /* its text, for the target; NULL: none, the tensors are cut by element only */
     char *config; /* text for the target, or NULL */
     int grain;
     int n, n_ranks;
@@ -77,6 +82,12 @@ struct plan {
 /* Plans the conversion; nothing is read but tables and config.json. Borrows src and req. On an error *p
  * needs no plan_free(). log: remarks, or NULL. */
 int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struct log *log, struct err *e);
+/* The target of that role and name, or -1. */
+int plan_find(const struct plan *p, enum ckpt_role role, const char *name);
+/* The cuts of a plan whose tensors are picked, from --cuts FILE or the source's cuts.txt. why: what is wrong
+ * with config.json, may be e->text, NULL: nothing. Without a table tensors are cut by element only, and a
+ * layout that asks for more is refused. */
+int plan_cuts(struct plan *p, const char *why, struct log *log, struct err *e);
 /* Bytes of memory that a process takes for the plan: buffers of every thread, tables. */
 int64_t plan_memory_bytes(const struct plan *p);
 void plan_free(struct plan *p); /* a zeroed plan is fine */

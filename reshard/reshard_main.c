@@ -19,8 +19,8 @@
 struct options {
     int64_t tp, pp, dp, ep, zero, threads, ranks, shard_size;
     int format, dtype, experts, weights_only, device;
-    const char *config, *compress, *trace;
-    int json, tensors, quick, stats;
+    const char *config, *cuts, *compress, *trace;
+    int json, tensors, quick, stats, print_cuts;
     char **argv;
 };
 
@@ -58,6 +58,8 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
     { OPT_SWITCH, "weights-only", AT(weights_only), "0",      NULL, "leave optimizer state out", 0, 0, 0 }, \
     { OPT_TEXT,   "config",       AT(config),       NULL,     "FILE", \
       "config.json to use instead of SRC's", 0, 0, 0 }, \
+    { OPT_TEXT,   "cuts",         AT(cuts),         NULL,     "FILE", \
+      "cut table: how tensors of a model without a family are cut (default: SRC's cuts.txt)", 0, 0, 0 }, \
     { OPT_SIZE,   "shard-size",   AT(shard_size),   "0",      "SIZE", \
       "hf: most data in one file (0: 5 GB)", 0, 1e18, 0 }, \
     { OPT_CHOICE, "experts",      AT(experts),      "each",   "each|fused", \
@@ -86,6 +88,8 @@ static const struct opt inspect_opts[] = {
     TENSORS,
     { OPT_SWITCH, "stats", AT(stats), "0", NULL,
       "min, max, mean, NaN and Inf of every tensor (reads all data)", 0, 0, 0 },
+    { OPT_SWITCH, "cuts", AT(print_cuts), "0", NULL,
+      "the cut table alone: a text that --cuts of a conversion takes", 0, 0, 0 },
     JSON,
     GROUP("Run"),
     THREADS,
@@ -178,6 +182,7 @@ static int make_request(struct request *r, const struct options *o, const char *
                            .weights_only = o->weights_only || o->format == TARGET_HF,
                            .n_threads = threads_of(o, 1),
                            .config_path = o->config,
+                           .cuts_path = o->cuts,
                            .shard_bytes = o->shard_size ? o->shard_size : 5000000000,
                            .fuse_experts = o->experts == EXPERTS_FUSED,
                            .stop = &stop };
@@ -314,7 +319,7 @@ static int run_inspect(const struct options *o, char **arg, struct err *e)
     struct report_options v = begin_view(o, &log);
     int rc = ckpt_open(&c, arg[0], NULL, e);
     if (rc >= 0)
-        rc = report_inspect(c, &v, stdout, e);
+        rc = o->print_cuts ? report_cuts(c, stdout, e) : report_inspect(c, &v, stdout, e);
     log_close(&log);
     ckpt_close(c);
     return rc;

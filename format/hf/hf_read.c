@@ -193,12 +193,13 @@ static int exists_in(const struct ckpt *c, const char *name)
 
 static int find_extras(struct ckpt *c, struct err *e)
 {
-    size_t n = TOKENIZER_FILES;
+    size_t n = TOKENIZER_FILES + 1;
     c->extra = calloc(n, sizeof *c->extra);
     for (size_t i = 0; c->extra && i < n; i++) {
-        if (!exists_in(c, tokenizer_file_names[i]))
+        const char *name = i < TOKENIZER_FILES ? tokenizer_file_names[i] : FMT_CUTS;
+        if (!exists_in(c, name))
             continue;
-        if (!(c->extra[c->n_extra++].name = strdup(tokenizer_file_names[i])))
+        if (!(c->extra[c->n_extra++].name = strdup(name)))
             return err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
     }
     return c->extra ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);

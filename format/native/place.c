@@ -87,7 +87,7 @@ static int is_written(const char *name)
     for (int i = 0; i < TOKENIZER_FILES; i++)
         if (!strcmp(tokenizer_file_names[i], name))
             return 1;
-    return 0;
+    return !strcmp(name, FMT_CUTS);
 }
 
 /* 1: the folder holds an entry for which `known` answers 0; its name is in name[256]. */
