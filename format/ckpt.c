@@ -97,6 +97,7 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
 
 void ckpt_end_reading(struct ckpt *c)
 {
+    c = fmt_bottom(c);
     c->received = ckpt_received(c);
     c->is_done = c->remote != NULL;
     url_cache_close(c->remote);
@@ -140,6 +141,7 @@ void ckpt_close(struct ckpt *c)
     free(c->writer);
     free(c->config);
     url_cache_close(c->remote);
+    fmt_view_free(c->view);
     io_close(c->hold);
     free(c->path);
     free(c->dir);
@@ -147,24 +149,47 @@ void ckpt_close(struct ckpt *c)
     free(c);
 }
 
-const char *ckpt_remark(const struct ckpt *c) { return c->remote ? url_cache_remark(c->remote) : NULL; }
+/* ---- what is known; of a view what is known of the checkpoint at the bottom ---- */
 
-uint64_t ckpt_cache(const struct ckpt *c) { return c->remote ? url_cache_id(c->remote) : 0; }
+const char *ckpt_remark(const struct ckpt *c)
+{
+    const struct ckpt *f = fmt_bottom(c);
+    return f->remote ? url_cache_remark(f->remote) : NULL;
+}
 
-int64_t ckpt_received(const struct ckpt *c) { return c->remote ? url_cache_bytes(c->remote) : c->received; }
+uint64_t ckpt_cache(const struct ckpt *c)
+{
+    const struct ckpt *f = fmt_bottom(c);
+    return f->remote ? url_cache_id(f->remote) : 0;
+}
 
-const char *ckpt_path(const struct ckpt *c) { return c->path; }
-const char *ckpt_driver(const struct ckpt *c) { return c->driver; }
+int64_t ckpt_received(const struct ckpt *c)
+{
+    const struct ckpt *f = fmt_bottom(c);
+    return f->remote ? url_cache_bytes(f->remote) : f->received;
+}
+
+const char *ckpt_path(const struct ckpt *c) { return fmt_bottom(c)->path; }
+const char *ckpt_driver(const struct ckpt *c) { return fmt_bottom(c)->driver; }
+const struct ckpt_state *ckpt_state(const struct ckpt *c) { return &fmt_bottom(c)->state; }
+const struct ckpt_layout *ckpt_layout(const struct ckpt *c) { return &fmt_bottom(c)->layout; }
+const char *ckpt_note(const struct ckpt *c) { return fmt_bottom(c)->note; }
+const char *ckpt_writer(const struct ckpt *c) { return fmt_bottom(c)->writer; }
+int ckpt_writer_ranks(const struct ckpt *c) { return fmt_bottom(c)->n_ranks; }
+int ckpt_n_extra(const struct ckpt *c) { return fmt_bottom(c)->n_extra; }
+const char *ckpt_extra_name(const struct ckpt *c, int i) { return fmt_bottom(c)->extra[i].name; }
+
+const char *ckpt_config_json(const struct ckpt *c)
+{
+    while (!c->config && c->view)
+        c = ckpt_below(c);
+    return c->config;
+}
+
+/* ---- tensors ---- */
+
 int ckpt_n_tensors(const struct ckpt *c) { return c->n_tensors; }
 const struct ckpt_tensor *ckpt_tensor(const struct ckpt *c, int i) { return &c->tensor[i]; }
-const struct ckpt_state *ckpt_state(const struct ckpt *c) { return &c->state; }
-const struct ckpt_layout *ckpt_layout(const struct ckpt *c) { return &c->layout; }
-const char *ckpt_note(const struct ckpt *c) { return c->note; }
-const char *ckpt_writer(const struct ckpt *c) { return c->writer; }
-int ckpt_writer_ranks(const struct ckpt *c) { return c->n_ranks; }
-const char *ckpt_config_json(const struct ckpt *c) { return c->config; }
-int ckpt_n_extra(const struct ckpt *c) { return c->n_extra; }
-const char *ckpt_extra_name(const struct ckpt *c, int i) { return c->extra[i].name; }
 
 int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name)
 {
@@ -174,6 +199,7 @@ int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name)
 
 int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, struct err *e)
 {
+    c = fmt_bottom(c);
     const struct fmt_extra *x = &c->extra[i];
     char *path = io_join(c->dir, x->name);
     int rc = path ? io_read_file(path, FMT_EXTRA_MAX, data, bytes, e)

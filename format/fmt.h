@@ -12,6 +12,7 @@
 #include "base/io.h"
 #include "format/ckpt.h"
 #include "format/ckpt_proof.h"
+#include "format/ckpt_view.h"
 
 #define FMT_BLOCK ((int64_t)1 << 20) /* bytes that one checksum of the native format covers */
 #define FMT_NAME_MAX 512             /* bytes of a tensor's name */
@@ -133,7 +134,20 @@ struct ckpt {
     struct url_cache *remote; /* where the files come from; NULL: this machine */
     int is_done;      /* after ckpt_end_reading of a URL: what is not present does not come any more */
     int64_t received; /* bytes received until then */
+
+    /* A view (ckpt_view.h) has only this, tensors and perhaps config; NULL: a checkpoint with files. */
+    struct fmt_view *view;
 };
+
+/* ---- views (ckpt_view.c) ---- */
+
+/* The checkpoint with files under a stack of views; c itself where it is no view. */
+struct ckpt *fmt_bottom(const struct ckpt *c);
+/* ckpt_read_range of a view; trusted: ckpt_read_unproven. The box and the range lie in the tensor. */
+int fmt_view_read(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, int trusted, void *dst,
+                  struct err *e);
+/* Closes the checkpoint below too. NULL is allowed. */
+void fmt_view_free(struct fmt_view *v);
 
 /* probe: 1 when the path (c->path, c->dir; a folder or a file) is one of this driver. open: fills the tables
  * of c. A row each in ckpt.c. */

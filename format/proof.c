@@ -12,6 +12,7 @@
 enum ckpt_proof ckpt_proof(const struct ckpt *c)
 {
     int64_t with = 0, without = 0;
+    c = fmt_bottom(c);
     if (!strcmp(c->driver, "native"))
         return CKPT_DIGESTS;
     for (int64_t i = 0; i < c->n_pieces; i++)
@@ -26,6 +27,7 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
 {
     int64_t number = 0;
     int rc = 0;
+    c = fmt_bottom(c);
     char *data = malloc((size_t)FMT_BLOCK);
     if (!data)
         return err_set(e, ERR_MEMORY, "%s: no memory for a block", c->path);
@@ -60,6 +62,7 @@ static int64_t n_blocks(const struct fmt_file *f)
 int64_t ckpt_proven_count(const struct ckpt *c)
 {
     int64_t n = 0;
+    c = fmt_bottom(c);
     for (int f = 0; f < c->n_files; f++)
         n += n_blocks(&c->file[f]);
     return n;
@@ -67,6 +70,7 @@ int64_t ckpt_proven_count(const struct ckpt *c)
 
 void ckpt_proven_get(const struct ckpt *c, int64_t *v)
 {
+    c = fmt_bottom(c);
     for (int f = 0; f < c->n_files; f++) {
         struct fmt_file *x = &c->file[f];
         for (int64_t b = 0; b < n_blocks(x); b++)
@@ -78,6 +82,7 @@ void ckpt_proven_get(const struct ckpt *c, int64_t *v)
 
 void ckpt_proven_set(struct ckpt *c, const int64_t *v)
 {
+    c = fmt_bottom(c);
     for (int f = 0; f < c->n_files; f++)
         for (int64_t b = 0; b < n_blocks(&c->file[f]); b++)
             if (*v++ >= fmt_block_bytes(&c->file[f], b))
@@ -213,6 +218,7 @@ static int verify_data(struct ckpt *c, struct fmt_piece **here, struct err *e)
 
 int ckpt_verify(struct ckpt *c, int quick, struct err *e)
 {
+    c = fmt_bottom(c);
     struct fmt_piece **here = malloc(sizeof *here * (size_t)(c->n_pieces + 1));
     int rc = 0;
     if (!here)

@@ -63,6 +63,7 @@ static int close_oldest(struct ckpt *c)
 
 void ckpt_release_files(struct ckpt *c)
 {
+    c = fmt_bottom(c);
     pthread_mutex_lock(&c->lock);
     while (close_oldest(c))
         ;
@@ -485,6 +486,8 @@ static int read_range(struct ckpt *c, int i, const struct request *q, struct err
     int rc = fmt_box_check(t, b, q->lo, q->hi, e);
     if (rc < 0)
         return rc;
+    if (c->view)
+        return fmt_view_read(c, i, b, q->lo, q->hi, q->trusted, q->dst, e);
 
     for (int64_t p = c->first_piece[i]; p < c->first_piece[i + 1] && got < want; p++) {
         int64_t here = 0;
@@ -517,4 +520,4 @@ int ckpt_read(struct ckpt *c, int i, const struct box *b, void *dst, struct err 
     return ckpt_read_range(c, i, b, 0, box_count(b), dst, e);
 }
 
-int64_t ckpt_bytes_read(const struct ckpt *c) { return atomic_load(&((struct ckpt *)c)->bytes_read); }
+int64_t ckpt_bytes_read(const struct ckpt *c) { return atomic_load(&fmt_bottom(c)->bytes_read); }
