@@ -142,43 +142,61 @@ static const struct {
     { "optimizer.state.fp32_param.", ROLE_MASTER },
 };
 
-/* Adds one chunk, layer by layer if layers are stacked in its first dim. */
-static int add_chunk(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role,
-                     const struct dcp_item *x, const struct chunk *k, struct err *e)
-{
-    int lead = r->in_layer && layer < 0, rc = 0;
-    int64_t first = lead ? k->box.start[0] : layer, n = lead ? k->box.extent[0] : 1, dense = 1;
-    struct box box = { .n_dims = k->box.n_dims - lead };
-    struct mg_extent whole = { k->file, k->offset, 0, box_count(&k->box) };
-    struct mg_flat f = { &whole, 1, k->dtype };
+/* Which tensors an item holds; -1: all of them, in its first dims. */
+struct where {
+    const struct mg_row *row;
+    int layer, expert;
+    enum ckpt_role role;
+};
 
+/* The chunk must be stored row by row. */
+static int check_dense(const struct mg *m, const struct dcp_item *x, const struct chunk *k, struct err *e)
+{
+    int64_t dense = 1;
     for (int d = k->box.n_dims - 1; d >= 0; d--) {
         if (k->box.extent[d] > 1 && k->stride[d] != dense)
             return err_set(e, ERR_FORMAT, "%s: a chunk of %.*s is not stored row by row: save it contiguous",
                            m->b->c->path, x->n_key, x->key);
         dense *= k->box.extent[d];
     }
+    return 0;
+}
 
-    if (box.n_dims < 1 || box.n_dims > 2 || (lead && m->s.layers != x->shape[0]) || first + n > m->s.layers)
+/* Adds one chunk, layer by layer and expert by expert where these are stacked in its first dims. */
+static int add_chunk(struct mg *m, const struct where *w, const struct dcp_item *x, const struct chunk *k,
+                     struct err *e)
+{
+    int by_layer = w->row->in_layer && w->layer < 0, by_expert = w->row->of_experts && w->expert < 0,
+        lead = by_layer + by_expert, rc = check_dense(m, x, k, e);
+    int64_t layer = by_layer ? k->box.start[0] : w->layer, n_layers = by_layer ? k->box.extent[0] : 1,
+            expert = by_expert ? k->box.start[by_layer] : w->expert,
+            n_experts = by_expert ? k->box.extent[by_layer] : 1;
+    struct box box = { .n_dims = k->box.n_dims - lead };
+    struct mg_extent whole = { k->file, k->offset, 0, box_count(&k->box) };
+    struct mg_flat f = { &whole, 1, k->dtype };
+
+    if (rc >= 0 && (box.n_dims < 1 || box.n_dims > 2 || (by_layer && m->s.layers != x->shape[0]) ||
+                    layer + n_layers > m->s.layers))
         return err_set(e, ERR_CONFIG,
                        "%s: %.*s has %d dims and goes to layer %lld, the model has %lld: is it the config of "
                        "another model",
-                       m->b->c->path, x->n_key, x->key, x->n_dims, (long long)(first + n - 1),
+                       m->b->c->path, x->n_key, x->key, x->n_dims, (long long)(layer + n_layers - 1),
                        (long long)m->s.layers);
-    for (int d = 0; d < box.n_dims; d++) {
+    for (int d = 0; d < box.n_dims && rc >= 0; d++) {
         box.start[d] = k->box.start[d + lead];
         box.extent[d] = k->box.extent[d + lead];
     }
 
-    for (int64_t l = 0; l < n && rc >= 0; l++) {
-        const struct mg_name name = { r, (int)(first + l), role };
-        rc = mg_block(m, &name, &box, x->shape + lead, &f, l * box_count(&box), e);
+    for (int64_t i = 0; i < n_layers * n_experts && rc >= 0; i++) {
+        const struct mg_name name = { w->row, (int)(layer + i / n_experts), w->role,
+                                      (int)(expert + i % n_experts) };
+        rc = mg_block(m, &name, &box, x->shape + lead, &f, i * box_count(&box), e);
     }
     return rc;
 }
 
-static int add_item(struct mg *m, struct dcp *d, const struct dcp_item *x, const struct mg_row *r, int layer,
-                    enum ckpt_role role, struct err *e)
+static int add_item(struct mg *m, struct dcp *d, const struct dcp_item *x, const struct where *w,
+                    struct err *e)
 {
     struct chunk k;
     int rc = 0;
@@ -188,9 +206,60 @@ static int add_item(struct mg *m, struct dcp *d, const struct dcp_item *x, const
         for (int j = 0; j < x->n_dims; j++)
             empty |= p->size[j] == 0;
         if (!empty && (rc = dcp_chunk(d, x, p, &k, e)) >= 0)
-            rc = add_chunk(m, r, layer, role, x, &k, e);
+            rc = add_chunk(m, w, x, &k, e);
     }
     return rc;
+}
+
+/* The places of first chunks that were added. One key may be another name of the same bytes: norms have two
+ * names in Megatron, and fp32 weights are their own masters. */
+struct places {
+    struct place {
+        int64_t at;
+        int file;
+    } * p;
+    int n;
+};
+
+static int compare_places(const void *pa, const void *pb)
+{
+    const struct place *a = pa, *b = pb;
+    return a->file != b->file ? (a->file > b->file) - (a->file < b->file) : (a->at > b->at) - (a->at < b->at);
+}
+
+static struct place place_of(const struct dcp *d, const struct dcp_item *x)
+{
+    const struct dcp_part *p = &d->part[x->first];
+    return (struct place){ p->at, p->file };
+}
+
+/* The tensors whose place is that of an earlier one: same[i] 1. */
+static int find_same(const struct dcp *d, char *same, struct err *e)
+{
+    struct places l = { calloc((size_t)d->n_items + 1, sizeof *l.p), 0 };
+    char *used = calloc((size_t)d->n_items + 1, 1);
+    if (!l.p || !used) {
+        free(l.p);
+        free(used);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", d->name, d->n_items);
+    }
+    for (int i = 0; i < d->n_items; i++)
+        if (d->item[i].is_tensor && d->item[i].n)
+            l.p[l.n++] = place_of(d, &d->item[i]);
+    qsort(l.p, (size_t)l.n, sizeof *l.p, compare_places);
+    for (int i = 0; i < d->n_items; i++) {
+        if (!d->item[i].is_tensor || !d->item[i].n)
+            continue;
+        struct place key = place_of(d, &d->item[i]),
+                     *at = bsearch(&key, l.p, (size_t)l.n, sizeof key, compare_places);
+        while (at > l.p && !compare_places(at - 1, &key))
+            at--;
+        same[i] = used[at - l.p];
+        used[at - l.p] = 1;
+    }
+    free(l.p);
+    free(used);
+    return 0;
 }
 
 /* 1: the weights are fp32, so that masters would be copies of them. */
@@ -200,32 +269,41 @@ static int weights_are_fp32(const struct dcp *d)
     return x && x->dtype == TORCH_F32;
 }
 
+/* The role of an item, and the length of the prefix that says so. */
+static enum ckpt_role role_of(const struct dcp_item *x, int *skip)
+{
+    *skip = 0;
+    for (size_t k = 0; k < sizeof state_prefixes / sizeof *state_prefixes; k++)
+        if (dcp_starts(x, state_prefixes[k].prefix)) {
+            *skip = (int)strlen(state_prefixes[k].prefix);
+            return state_prefixes[k].role;
+        }
+    return ROLE_WEIGHT;
+}
+
 static int add_items(struct mg *m, struct dcp *d, int *has_flat, struct err *e)
 {
-    int rc = 0, fp32 = weights_are_fp32(d);
+    char *same = calloc((size_t)d->n_items + 1, 1);
+    int rc = same ? find_same(d, same, e)
+                  : err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", d->name, d->n_items),
+        fp32 = weights_are_fp32(d);
     for (int i = 0; i < d->n_items && rc >= 0; i++) {
         const struct dcp_item *x = &d->item[i];
-        enum ckpt_role role = ROLE_WEIGHT;
-        int skip = 0, layer;
-        if (mg_is_flat(x))
-            *has_flat = 1;
-        if (!x->is_tensor || mg_is_flat(x))
+        int skip;
+        struct where w = { .role = role_of(x, &skip) };
+        *has_flat |= mg_is_flat(x);
+        if (!x->is_tensor || mg_is_flat(x) || same[i])
             continue;
-        for (size_t k = 0; k < sizeof state_prefixes / sizeof *state_prefixes; k++)
-            if (dcp_starts(x, state_prefixes[k].prefix)) {
-                role = state_prefixes[k].role;
-                skip = (int)strlen(state_prefixes[k].prefix);
-            }
-        const struct mg_row *r = mg_find(x->key + skip, x->n_key - skip, &layer);
-        if (!r)
-            return err_set(e, ERR_FORMAT,
-                           "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2): only those "
-                           "can be named yet",
-                           d->name, x->n_key < 200 ? x->n_key : 200, x->key);
-        if (role == ROLE_MASTER && fp32)
-            continue;
-        rc = add_item(m, d, x, r, layer, role, e);
+        w.row = mg_find_expert(x->key + skip, x->n_key - skip, &w.layer, &w.expert);
+        if (!w.row)
+            rc = err_set(e, ERR_FORMAT,
+                         "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2, experts, latent "
+                         "attention): only those can be named yet",
+                         d->name, x->n_key < 200 ? x->n_key : 200, x->key);
+        else if (w.role != ROLE_MASTER || !fp32)
+            rc = add_item(m, d, x, &w, e);
     }
+    free(same);
     return rc < 0 ? rc : 0;
 }
 

@@ -10,7 +10,8 @@
 
 #include "format/torch/dcp.h"
 
-enum mg_family { MG_LLAMA, MG_GPT2, MG_FAMILIES };
+/* MG_LLAMA: also Mistral, Qwen2, Qwen3 and Qwen's experts. MG_DEEPSEEK: latent attention. */
+enum mg_family { MG_LLAMA, MG_MIXTRAL, MG_DEEPSEEK, MG_GPT2, MG_FAMILIES };
 struct mg_shape { /* 0: not known */
     int64_t layers, hidden, heads, groups, head_dim, vocab, padded_vocab;
     int64_t tp, pp;
@@ -21,17 +22,20 @@ struct mg_shape { /* 0: not known */
 /* The names of a tensor, how tensor-parallel ranks cut it, how it is cut into logical tensors. */
 enum mg_cut { MG_PLAIN, MG_VOCAB, MG_QKV, MG_GATED };
 struct mg_row {
-    const char *key;      /* after "decoder.layers.N." if in_layer */
+    const char *key;      /* after "decoder.layers.N." if in_layer; the key of all experts if of_experts */
     int in_layer, tp_dim; /* tp_dim: the dim that tp cuts, -1: none */
     enum mg_cut cut;
-    /* after "model.layers.N." or "transformer.h.N." if in_layer; [0] NULL: the family has none */
+    /* after "model.layers.N." or "transformer.h.N." if in_layer, # stands for the expert; [0] NULL: the
+     * family has none */
     const char *hf[MG_FAMILIES][3];
+    int of_experts;
 };
 /* Which tensor: its row, its layer (-1: none), weight or state. */
 struct mg_name {
     const struct mg_row *row;
     int layer;
     enum ckpt_role role;
+    int expert; /* of a row of_experts */
 };
 extern const struct mg_row mg_rows[];
 extern const int mg_n_rows;
@@ -57,8 +61,14 @@ struct mg {
  * ERR_CONFIG: they disagree, or do not have enough. */
 int mg_shape_read(struct mg *m, const struct pk *args, const char *path, struct err *e);
 /* The row of a key, without the prefixes of wrappers, and its layer; layer -1: none, or all layers
- * stacked. NULL: not a tensor of a supported family. */
+ * stacked. NULL: not a tensor of a supported family, or of experts. */
 const struct mg_row *mg_find(const char *key, int n, int *layer);
+/* The same also for tensors of experts, and the expert's number in the key; -1: none, or all stacked. */
+const struct mg_row *mg_find_expert(const char *key, int n, int *layer, int *expert);
+/* The Hugging Face name of logical tensor hf (0..2) of a row that the family has. */
+void mg_hf_name(const struct mg_row *r, enum mg_family family, int hf, int layer, int expert,
+                char name[FMT_NAME_MAX]);
+enum mg_family mg_family_of(const char *model_type);
 /* Shape of the global array, from the local shape of one of tp ranks. */
 void mg_global(const struct mg_row *r, int64_t tp, int n_dims, const int64_t *local, int64_t *global);
 /* Adds a block: box `box` of the array (shape: of the whole) is stored row-major in f from element `at`

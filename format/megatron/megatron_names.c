@@ -14,62 +14,100 @@
 
 #define LAYERS "decoder.layers."
 
+/* the families whose layers are Llama's; those with experts */
+#define LLAMAS(...) \
+    [MG_LLAMA] = { __VA_ARGS__ }, [MG_MIXTRAL] = { __VA_ARGS__ }, [MG_DEEPSEEK] = { __VA_ARGS__ }
 #define BOTH(llama, gpt2) \
     { \
-        { llama }, { gpt2 } \
+        LLAMAS(llama), [MG_GPT2] = { gpt2 } \
     }
 #define GPT2_ONLY(gpt2) \
     { \
-        { NULL }, { gpt2 } \
+        [MG_GPT2] = { gpt2 } \
     }
+#define DEEPSEEK_ONLY(name) \
+    { \
+        [MG_DEEPSEEK] = { name } \
+    }
+#define MOE(qwen, mixtral, deepseek) \
+    { \
+        [MG_LLAMA] = { qwen }, [MG_MIXTRAL] = { mixtral }, [MG_DEEPSEEK] = { deepseek } \
+    }
+/* clang-format off */
 const struct mg_row mg_rows[] = {
     { "embedding.word_embeddings.weight", 0, 0, MG_VOCAB,
       BOTH("model.embed_tokens.weight", "transformer.wte.weight") },
     { "embedding.position_embeddings.weight", 0, -1, MG_PLAIN, GPT2_ONLY("transformer.wpe.weight") },
-    { "input_layernorm.weight", 1, -1, MG_PLAIN, BOTH("input_layernorm.weight", "ln_1.weight") },
-    { "input_layernorm.bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_1.bias") },
-    { "self_attention.linear_proj.weight", 1, 1, MG_PLAIN,
-      BOTH("self_attn.o_proj.weight", "attn.c_proj.weight") },
-    { "self_attention.linear_proj.bias", 1, -1, MG_PLAIN, BOTH("self_attn.o_proj.bias", "attn.c_proj.bias") },
+
     { "self_attention.linear_qkv.layer_norm_weight", 1, -1, MG_PLAIN,
       BOTH("input_layernorm.weight", "ln_1.weight") },
     { "self_attention.linear_qkv.layer_norm_bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_1.bias") },
-    { "self_attention.linear_qkv.weight",
-      1,
-      0,
-      MG_QKV,
-      { { "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight" },
-        { "attn.c_attn.weight", "attn.c_attn.weight", "attn.c_attn.weight" } } },
-    { "self_attention.linear_qkv.bias",
-      1,
-      0,
-      MG_QKV,
-      { { "self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias" },
-        { "attn.c_attn.bias", "attn.c_attn.bias", "attn.c_attn.bias" } } },
-    { "self_attention.q_layernorm.weight", 1, -1, MG_PLAIN, BOTH("self_attn.q_norm.weight", NULL) },
-    { "self_attention.k_layernorm.weight", 1, -1, MG_PLAIN, BOTH("self_attn.k_norm.weight", NULL) },
-    { "pre_mlp_layernorm.weight", 1, -1, MG_PLAIN, BOTH("post_attention_layernorm.weight", "ln_2.weight") },
-    { "pre_mlp_layernorm.bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_2.bias") },
+    { "input_layernorm.weight", 1, -1, MG_PLAIN, BOTH("input_layernorm.weight", "ln_1.weight") },
+    { "input_layernorm.bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_1.bias") },
+    { "self_attention.linear_qkv.weight", 1, 0, MG_QKV,
+      { LLAMAS("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
+        [MG_GPT2] = { "attn.c_attn.weight", "attn.c_attn.weight", "attn.c_attn.weight" } } },
+    { "self_attention.linear_qkv.bias", 1, 0, MG_QKV,
+      { LLAMAS("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
+        [MG_GPT2] = { "attn.c_attn.bias", "attn.c_attn.bias", "attn.c_attn.bias" } } },
+    { "self_attention.q_layernorm.weight", 1, -1, MG_PLAIN,
+      MOE("self_attn.q_norm.weight", "self_attn.q_norm.weight", "self_attn.q_a_layernorm.weight") },
+    { "self_attention.k_layernorm.weight", 1, -1, MG_PLAIN,
+      MOE("self_attn.k_norm.weight", "self_attn.k_norm.weight", NULL) },
+    { "self_attention.linear_proj.weight", 1, 1, MG_PLAIN,
+      BOTH("self_attn.o_proj.weight", "attn.c_proj.weight") },
+    { "self_attention.linear_proj.bias", 1, -1, MG_PLAIN, BOTH("self_attn.o_proj.bias", "attn.c_proj.bias") },
+
+    { "self_attention.linear_q_proj.weight", 1, 0, MG_PLAIN, DEEPSEEK_ONLY("self_attn.q_proj.weight") },
+    { "self_attention.linear_q_down_proj.weight", 1, -1, MG_PLAIN,
+      DEEPSEEK_ONLY("self_attn.q_a_proj.weight") },
+    { "self_attention.linear_q_up_proj.layer_norm_weight", 1, -1, MG_PLAIN,
+      DEEPSEEK_ONLY("self_attn.q_a_layernorm.weight") },
+    { "self_attention.linear_q_up_proj.weight", 1, 0, MG_PLAIN, DEEPSEEK_ONLY("self_attn.q_b_proj.weight") },
+    { "self_attention.linear_kv_down_proj.weight", 1, -1, MG_PLAIN,
+      DEEPSEEK_ONLY("self_attn.kv_a_proj_with_mqa.weight") },
+    { "self_attention.linear_kv_up_proj.layer_norm_weight", 1, -1, MG_PLAIN,
+      DEEPSEEK_ONLY("self_attn.kv_a_layernorm.weight") },
+    { "self_attention.kv_layernorm.weight", 1, -1, MG_PLAIN,
+      DEEPSEEK_ONLY("self_attn.kv_a_layernorm.weight") },
+    { "self_attention.linear_kv_up_proj.weight", 1, 0, MG_PLAIN,
+      DEEPSEEK_ONLY("self_attn.kv_b_proj.weight") },
+
     { "mlp.linear_fc1.layer_norm_weight", 1, -1, MG_PLAIN,
       BOTH("post_attention_layernorm.weight", "ln_2.weight") },
     { "mlp.linear_fc1.layer_norm_bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_2.bias") },
-    { "mlp.linear_fc1.weight",
-      1,
-      0,
-      MG_GATED,
-      { { "mlp.gate_proj.weight", "mlp.up_proj.weight" }, { "mlp.c_fc.weight" } } },
-    { "mlp.linear_fc1.bias",
-      1,
-      0,
-      MG_GATED,
-      { { "mlp.gate_proj.bias", "mlp.up_proj.bias" }, { "mlp.c_fc.bias" } } },
+    { "pre_mlp_layernorm.weight", 1, -1, MG_PLAIN, BOTH("post_attention_layernorm.weight", "ln_2.weight") },
+    { "pre_mlp_layernorm.bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_2.bias") },
+    { "mlp.linear_fc1.weight", 1, 0, MG_GATED,
+      { LLAMAS("mlp.gate_proj.weight", "mlp.up_proj.weight"), [MG_GPT2] = { "mlp.c_fc.weight" } } },
+    { "mlp.linear_fc1.bias", 1, 0, MG_GATED,
+      { LLAMAS("mlp.gate_proj.bias", "mlp.up_proj.bias"), [MG_GPT2] = { "mlp.c_fc.bias" } } },
     { "mlp.linear_fc2.weight", 1, 1, MG_PLAIN, BOTH("mlp.down_proj.weight", "mlp.c_proj.weight") },
     { "mlp.linear_fc2.bias", 1, -1, MG_PLAIN, BOTH("mlp.down_proj.bias", "mlp.c_proj.bias") },
+
+    { "mlp.router.weight", 1, -1, MG_PLAIN,
+      MOE("mlp.gate.weight", "block_sparse_moe.gate.weight", "mlp.gate.weight") },
+    { "mlp.router.expert_bias", 1, -1, MG_PLAIN, DEEPSEEK_ONLY("mlp.gate.e_score_correction_bias") },
+    { "mlp.experts.experts.linear_fc1.weight", 1, 0, MG_GATED,
+      { [MG_LLAMA] = { "mlp.experts.#.gate_proj.weight", "mlp.experts.#.up_proj.weight" },
+        [MG_MIXTRAL] = { "block_sparse_moe.experts.#.w1.weight", "block_sparse_moe.experts.#.w3.weight" },
+        [MG_DEEPSEEK] = { "mlp.experts.#.gate_proj.weight", "mlp.experts.#.up_proj.weight" } }, 1 },
+    { "mlp.experts.experts.linear_fc2.weight", 1, 1, MG_PLAIN,
+      MOE("mlp.experts.#.down_proj.weight", "block_sparse_moe.experts.#.w2.weight",
+          "mlp.experts.#.down_proj.weight"), 1 },
+    { "mlp.shared_experts.linear_fc1.weight", 1, 0, MG_GATED,
+      { [MG_LLAMA] = { "mlp.shared_expert.gate_proj.weight", "mlp.shared_expert.up_proj.weight" },
+        [MG_DEEPSEEK] = { "mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.up_proj.weight" } } },
+    { "mlp.shared_experts.linear_fc2.weight", 1, 1, MG_PLAIN,
+      MOE("mlp.shared_expert.down_proj.weight", NULL, "mlp.shared_experts.down_proj.weight") },
+    { "mlp.shared_experts.gate_weight", 1, -1, MG_PLAIN, MOE("mlp.shared_expert_gate.weight", NULL, NULL) },
+
     { "decoder.final_layernorm.weight", 0, -1, MG_PLAIN,
       BOTH("model.norm.weight", "transformer.ln_f.weight") },
     { "decoder.final_layernorm.bias", 0, -1, MG_PLAIN, GPT2_ONLY("transformer.ln_f.bias") },
     { "output_layer.weight", 0, 0, MG_VOCAB, BOTH("lm_head.weight", "lm_head.weight") },
 };
+/* clang-format on */
 const int mg_n_rows = (int)(sizeof mg_rows / sizeof *mg_rows);
 
 /* ---- the model's shape ---- */
@@ -123,6 +161,23 @@ static void read_args(struct mg_shape *s, const struct pk *args)
     s->has_gate = flag_of(args, "swiglu", flag_of(args, "gated_linear_unit", -1));
     if (s->has_gate == 0 && pk_is_text(pk_attr(args, "position_embedding_type"), "learned_absolute"))
         s->family = MG_GPT2;
+    if (flag_of(args, "multi_latent_attention", 0))
+        s->family = MG_DEEPSEEK;
+}
+
+enum mg_family mg_family_of(const char *model_type)
+{
+    static const struct {
+        const char *type;
+        enum mg_family family;
+    } rows[] = { { "gpt2", MG_GPT2 },
+                 { "mixtral", MG_MIXTRAL },
+                 { "deepseek_v2", MG_DEEPSEEK },
+                 { "deepseek_v3", MG_DEEPSEEK } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(rows[i].type, model_type))
+            return rows[i].family;
+    return MG_LLAMA;
 }
 
 /* Reads config.json after the run's args. Its vocabulary replaces the run's; everything else must agree. */
@@ -149,7 +204,7 @@ static int read_config(struct mg *m, const char *path, struct err *e)
     }
 
     if (o && json_string_value(json_object_get(o, "model_type")))
-        s->family = !strcmp(json_string_value(json_object_get(o, "model_type")), "gpt2") ? MG_GPT2 : MG_LLAMA;
+        s->family = mg_family_of(json_string_value(json_object_get(o, "model_type")));
     if (o && rc >= 0 && s->family == MG_GPT2)
         s->groups = s->heads, tied = 1; /* transformers' default */
     if (o && rc >= 0 && (rc = jx_bool(o, FMT_CONFIG, "tie_word_embeddings", &tied, e)) >= 0)
@@ -192,7 +247,44 @@ static int has_prefix(const char *key, int n, const char *prefix)
     return n >= k && !memcmp(key, prefix, (size_t)k) ? k : 0;
 }
 
-const struct mg_row *mg_find(const char *key, int n, int *layer)
+/* A number and a dot at key[0..n): its length, or 0. */
+static int number_at(const char *key, int n, int *number)
+{
+    int k = 0, v = 0;
+    while (k < n && key[k] >= '0' && key[k] <= '9' && v < 1 << 20)
+        v = v * 10 + (key[k++] - '0');
+    if (!k || k >= n || key[k] != '.')
+        return 0;
+    *number = v;
+    return k + 1;
+}
+
+/* The row's key without its layer, and without the expert's number where there is one: experts.E.REST and
+ * local_experts.E.REST are the experts.REST of the table. */
+static const struct mg_row *find_row(const char *key, int n, int in_layer, int *expert)
+{
+    static const char *const one[] = { "mlp.experts.experts.", "mlp.experts.local_experts." };
+    const char *rest = key;
+    int n_rest = n, k;
+
+    *expert = -1;
+    for (size_t i = 0; i < sizeof one / sizeof *one && *expert < 0; i++)
+        if ((k = has_prefix(key, n, one[i])) && (n_rest = number_at(key + k, n - k, expert))) {
+            rest = key + k + n_rest;
+            n_rest = n - k - n_rest;
+        }
+    for (int i = 0; i < mg_n_rows; i++) {
+        const struct mg_row *r = &mg_rows[i];
+        int skip = *expert >= 0 && r->of_experts ? (int)strlen(one[0]) : 0, left = (int)strlen(r->key) - skip;
+        const char *name = *expert >= 0 ? rest : key;
+        if (r->in_layer == in_layer && (*expert < 0 || r->of_experts) && left == (*expert < 0 ? n : n_rest) &&
+            !memcmp(r->key + skip, name, (size_t)left))
+            return r;
+    }
+    return NULL;
+}
+
+const struct mg_row *mg_find_expert(const char *key, int n, int *layer, int *expert)
 {
     static const char *const wrappers[] = { "module.", "model.", "language_model." };
     int k, in_layer;
@@ -205,24 +297,18 @@ const struct mg_row *mg_find(const char *key, int n, int *layer)
             i = (size_t)-1;
         }
     if ((in_layer = k = has_prefix(key, n, LAYERS))) {
+        k += number_at(key + k, n - k, layer);
         key += k;
         n -= k;
-        k = 0;
-        int number = 0;
-        while (k < n && key[k] >= '0' && key[k] <= '9' && number < 1 << 20)
-            number = number * 10 + (key[k++] - '0');
-        if (k && k < n && key[k] == '.') {
-            *layer = number;
-            key += k + 1;
-            n -= k + 1;
-        }
     }
+    return find_row(key, n, in_layer != 0, expert);
+}
 
-    for (int i = 0; i < mg_n_rows; i++)
-        if (mg_rows[i].in_layer == (in_layer != 0) && (int)strlen(mg_rows[i].key) == n &&
-            !memcmp(mg_rows[i].key, key, (size_t)n))
-            return &mg_rows[i];
-    return NULL;
+const struct mg_row *mg_find(const char *key, int n, int *layer)
+{
+    int expert;
+    const struct mg_row *r = mg_find_expert(key, n, layer, &expert);
+    return r && r->of_experts ? NULL : r;
 }
 
 void mg_global(const struct mg_row *r, int64_t tp, int n_dims, const int64_t *local, int64_t *global)
@@ -290,9 +376,12 @@ static int check_rows(const struct mg *m, const struct mg_row *r, int64_t rows, 
                        path, r->key, (long long)rows, (long long)m->s.heads, (long long)m->s.groups,
                        (long long)m->s.head_dim, (long long)((m->s.heads + 2 * m->s.groups) * m->s.head_dim));
     if (!r->hf[m->s.family][0])
-        return err_set(e, ERR_CONFIG,
-                       "%s: %s is not a tensor of a %s: only Llama-like models and GPT-2 can be named yet",
-                       path, r->key, m->s.family == MG_GPT2 ? "GPT-2" : "Llama-like model");
+        return err_set(e, ERR_CONFIG, "%s: %s is not a tensor of %s: is it the config of another model", path,
+                       r->key,
+                       m->s.family == MG_GPT2       ? "a GPT-2"
+                       : m->s.family == MG_MIXTRAL  ? "a Mixtral"
+                       : m->s.family == MG_DEEPSEEK ? "a DeepSeek"
+                                                    : "a Llama-like model");
     if (m->s.family == MG_GPT2 && (m->s.groups != m->s.heads || m->s.has_gate == 1))
         return err_set(e, ERR_CONFIG,
                        "%s: config.json says gpt2, the saved run has query groups or a gate: is it the "
@@ -363,12 +452,18 @@ static int add_transposed(struct mg *m, int tensor, const struct box *dst, const
     return rc < 0 ? rc : 0;
 }
 
-static void name_of(const struct mg *m, const struct mg_row *r, int layer, int hf, char name[FMT_NAME_MAX])
+void mg_hf_name(const struct mg_row *r, enum mg_family family, int hf, int layer, int expert,
+                char name[FMT_NAME_MAX])
 {
-    const char *own = r->hf[m->s.family][hf];
+    const char *own = r->hf[family][hf], *hash = strchr(own, '#');
+    char number[16] = "";
+    int before = hash ? (int)(hash - own) : (int)strlen(own);
+
+    if (hash)
+        snprintf(number, sizeof number, "%d", expert);
     if (r->in_layer)
-        snprintf(name, FMT_NAME_MAX, "%s%d.%s", m->s.family == MG_GPT2 ? "transformer.h." : "model.layers.",
-                 layer, own);
+        snprintf(name, FMT_NAME_MAX, "%s%d.%.*s%s%s", family == MG_GPT2 ? "transformer.h." : "model.layers.",
+                 layer, before, own, number, hash ? hash + 1 : "");
     else
         snprintf(name, FMT_NAME_MAX, "%s", own);
 }
@@ -402,7 +497,7 @@ int mg_block(struct mg *m, const struct mg_name *which, const struct box *box, c
             continue;
         dst.start[0] = s.to + lo - s.from;
         dst.extent[0] = hi - lo;
-        name_of(m, r, which->layer, s.hf, name);
+        mg_hf_name(r, m->s.family, s.hf, which->layer, which->expert, name);
         if (transposed) {
             swap_dims(whole);
             swap_dims(dst.start);
