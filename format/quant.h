@@ -24,6 +24,10 @@
 
 struct ckpt;
 
+/* Small files of a checkpoint that describe its quantisation, beside config.json. */
+#define QUANT_GPTQ_FILE "quantize_config.json"
+#define QUANT_MODELOPT_FILE "hf_quant_config.json"
+
 enum quant_form {
     QUANT_FP8,    /* codes F8_E4M3 or F8_E5M2: value = code * scale */
     QUANT_FP4,    /* codes E2M1, two a byte: value = code * scale, then the global scale */
@@ -97,6 +101,7 @@ struct quant_list {
     int *weight_of;              /* [n_tensors]: the weight that a tensor stores a part of, or -1 */
     char method[64];             /* quant_method of the configuration; "": none */
     int is_known;                /* 0: the configuration names a method that is not one of those above */
+    int unscaled;                /* a tensor of codes without scales, or -1 */
 };
 
 /* Texts that describe the quantisation; each may be NULL. config: config.json (quantization_config at the top
@@ -104,9 +109,9 @@ struct quant_list {
 struct quant_texts {
     const char *config, *gptq, *modelopt;
 };
-/* The quantised weights among n tensors of role weight. An unknown quant_method gives an empty list with
- * is_known 0: the tensors can be carried. ERR_FORMAT: a tensor with a wrong shape or dtype, with both
- * numbers. quant_close() frees the list, after an error too. */
+/* The quantised weights among n tensors of role weight. Under an unknown quant_method (is_known 0) the list
+ * has those whose shapes fit one of the forms above: they can be cut. ERR_FORMAT: a tensor with a wrong shape
+ * or dtype, with both. quant_close() frees the list, after an error too. */
 int quant_open(struct quant_list *q, const struct quant_texts *texts, const struct ckpt_tensor *const *t,
                int n, struct err *e);
 /* The same for the tensors of a checkpoint: `tensor` is their number there. Reads its small files. */
@@ -114,8 +119,9 @@ int quant_open_ckpt(struct quant_list *q, struct ckpt *c, struct err *e);
 /* Corrects a list of quant_open_ckpt() by contents: K from X.weight_shape where packing hides it, GPTQ's v1
  * or v2 from the zero points of symmetric weights, act-order from g_idx. */
 int quant_settle(struct quant_list *q, struct ckpt *c, struct err *e);
-/* Why values cannot be computed (ERR_CONFIG: an unknown quant_method), or 0. */
-int quant_check_known(const struct quant_list *q, const char *path, struct err *e);
+/* Why values cannot be computed (ERR_CONFIG: an unknown quant_method, ERR_FORMAT: codes without scales), or
+ * 0. c: the checkpoint of quant_open_ckpt(). */
+int quant_check_values(const struct quant_list *q, const struct ckpt *c, struct err *e);
 void quant_close(struct quant_list *q); /* a zeroed one is fine */
 
 /* The weight of that name, or -1. */
