@@ -114,8 +114,11 @@ struct quant_texts {
  * or dtype, with both. quant_close() frees the list, after an error too. */
 int quant_open(struct quant_list *q, const struct quant_texts *texts, const struct ckpt_tensor *const *t,
                int n, struct err *e);
-/* The same for the tensors of a checkpoint: `tensor` is their number there. Reads its small files. */
+/* The same for the weights of a checkpoint: `tensor` is their number there. Reads its small files. */
 int quant_open_ckpt(struct quant_list *q, struct ckpt *c, struct err *e);
+/* The same for these n tensors of it, with another text of config.json (NULL: none). */
+int quant_open_listed(struct quant_list *q, struct ckpt *c, const char *config,
+                      const struct ckpt_tensor *const *t, int n, struct err *e);
 /* Corrects a list of quant_open_ckpt() by contents: K from X.weight_shape where packing hides it, GPTQ's v1
  * or v2 from the zero points of symmetric weights, act-order from g_idx. */
 int quant_settle(struct quant_list *q, struct ckpt *c, struct err *e);

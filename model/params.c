@@ -310,8 +310,8 @@ struct box param_box(const struct param *p)
         b.start[0] = p->expert;
         b.extent[0] = 1;
     }
-    b.start[p->split_dim] = p->begin / p->block;
-    b.extent[p->split_dim] = ceil_div(p->begin + p->size, p->block) - p->begin / p->block;
+    b.start[p->split_dim] = param_index(p, p->begin);
+    b.extent[p->split_dim] = param_index_end(p, p->begin + p->size) - param_index(p, p->begin);
     return b;
 }
 

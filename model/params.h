@@ -21,7 +21,8 @@
  * Cuts. tp splits dim `split_dim` by heads, by kv heads or by GRAIN blocks. The cut is made in values: a
  * rank gets [begin, end) of them. Where the dim is stored in blocks of n values the rank holds the blocks
  * [begin / n, ceil(end / n)). A block that a cut divides lies on both ranks, and the rank on which it
- * begins writes it: engines that refuse such cuts do so for their kernels' sake, no byte asks for it.
+ * begins writes it: engines that refuse such cuts do so for their kernels' sake, no byte asks for it. The
+ * same holds where n values lie in m indices: then x * m / n stands for x / n.
  * Expert e belongs to the ep rank floor(e * ep / E), which holds it whole; with ep 1 tp splits every
  * expert.
  *
@@ -133,6 +134,7 @@ struct param {
     int split_dim; /* the dim that tp splits; also the one along which parameters are fused or alternate */
     int64_t begin, size;
     int block;         /* values that one index of split_dim stands for */
+    int indices;       /* so many indices hold `block` values (dense words of 3-bit codes: 32 in 3); 0: one */
     int n_fused;       /* parameters side by side from this one on, at the first of them; 0 at the others */
     int n_alternating; /* value i of split_dim belongs to component i % n_alternating; 1: one component */
     enum param_kind alternating[ALTERNATE_MAX];
@@ -174,6 +176,15 @@ int param_is_derived(const char *tensor);
 enum param_kind param_bias(enum param_kind kind);
 /* One row of values: a bias, the weight of a norm; of one expert where the tensor stacks them. */
 static inline int param_is_vector(const struct param *p) { return p->n_dims - p->stacked == 1; }
+/* The index of split_dim in which value v begins, and the first one that holds no value below v. */
+static inline int64_t param_index(const struct param *p, int64_t v)
+{
+    return v * (p->indices ? p->indices : 1) / p->block;
+}
+static inline int64_t param_index_end(const struct param *p, int64_t v)
+{
+    return (v * (p->indices ? p->indices : 1) + p->block - 1) / p->block;
+}
 /* The whole parameter, in its tensor. */
 struct box param_box(const struct param *p);
 int64_t param_count(const struct param *p); /* elements of param_box() */
@@ -242,7 +253,8 @@ struct part {
     struct box box;        /* in the whole tensor */
     int64_t offset, count; /* in the vector, elements */
     /* Values of the first block of split_dim that belong to the rank below, which writes this block: value
-     * i of the part lies in its block (skip + i) / block. 0 unless tp cuts inside a block. */
+     * i of the part lies in its block (skip + i) / block. 0 unless tp cuts inside a block. Where a block is
+     * several indices: not 0 when the first index holds bits of the rank below. */
     int64_t skip;
     int owner; /* 1: this tp rank is the lowest that holds these values (writes them, counts them in norms) */
 };

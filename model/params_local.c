@@ -182,9 +182,9 @@ static struct part cut(const struct params_local *l, int i)
     q.owner &= home == l->at.pp;
     begin += p->begin;
     end += p->begin;
-    q.skip = begin % p->block;
-    q.box.start[d] = begin / p->block;
-    q.box.extent[d] = end > begin ? ceil_div(end, p->block) - q.box.start[d] : 0;
+    q.skip = begin * (p->indices ? p->indices : 1) % p->block;
+    q.box.start[d] = param_index(p, begin);
+    q.box.extent[d] = end > begin ? param_index_end(p, end) - q.box.start[d] : 0;
     q.count = box_count(&q.box);
     return q;
 }
@@ -342,6 +342,13 @@ static int join_fused(const struct params_local *l, int i, struct param_piece *o
     return q->n_fused;
 }
 
+/* Elements before element x of a box with rows of n that are left when each row loses its first `gone`. */
+static int64_t left_before(int64_t x, int64_t n, int64_t gone)
+{
+    int64_t in_row = x % n;
+    return x / n * (n - gone) + (in_row > gone ? in_row - gone : 0);
+}
+
 /* The range [lo, hi) of part i as a piece. A first block that the rank below writes is left out. 0: nothing
  * is left. */
 static int add_piece(const struct params_local *l, int i, int64_t lo, int64_t hi, struct param_piece *out)
@@ -359,11 +366,13 @@ static int add_piece(const struct params_local *l, int i, int64_t lo, int64_t hi
         outer *= k < d ? p->box.extent[k] : 1;
         inner *= k > d ? p->box.extent[k] : 1;
     }
+    int64_t row = p->box.extent[d] * inner;
     out->box.start[d]++;
     out->box.extent[d]--;
-    out->hi = box_count(&out->box);
-    out->flat = outer == 1 ? p->offset + inner : -1;
-    return out->hi > 0;
+    out->lo = left_before(lo, row, inner);
+    out->hi = left_before(hi, row, inner);
+    out->flat = outer == 1 ? p->offset + inner + out->lo : -1;
+    return out->hi > out->lo;
 }
 
 int params_pieces(const struct params_local *l, int zero_rank, int sliced, struct param_piece *out)

@@ -7,7 +7,7 @@
 #define SHARDLINE_RESHARD_CUTS_H
 
 #include <stdio.h>
-#include "format/ckpt_tensor.h"
+#include "format/quant.h"
 #include "model/params.h"
 
 #define CUTS_BYTES_MAX ((size_t)1 << 20)
@@ -64,6 +64,10 @@ struct cut_model {
 int cut_model_open(struct cut_model *m, struct cuts *c, const struct ckpt_tensor *const *t, int n,
                    const struct layout *l, struct err *e);
 void cut_model_close(struct cut_model *m); /* a zeroed one is fine */
+/* The same where weights are quantised (format/quant.h): the row of a weight X.weight cuts all of its stored
+ * tensors, unless the table has rows for them. q: the list made of these tensors. */
+int cut_model_open_quant(struct cut_model *m, struct cuts *c, const struct quant_list *q,
+                         const struct ckpt_tensor *const *t, int n, const struct layout *l, struct err *e);
 
 /* The cut table of a family's model, as the text that cuts_parse() reads. */
 int cuts_print(const struct param_table *t, FILE *out, struct err *e);

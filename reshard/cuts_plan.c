@@ -79,6 +79,7 @@ int plan_cuts(struct plan *p, const char *why, struct log *log, struct err *e)
     const struct layout *l = &p->req->layout;
     const struct ckpt_tensor **list = NULL;
     struct cuts cuts = { 0 };
+    struct quant_list quant = { 0 };
     char reason[sizeof e->text] = "";
     const char *what = NULL;
     size_t n_text = 0;
@@ -98,12 +99,15 @@ int plan_cuts(struct plan *p, const char *why, struct log *log, struct err *e)
 
     TRY(list_tensors(p, &list, e));
     n = rc;
-    TRY(cut_model_open(&p->cut, &cuts, list, n, l, e));
+    if (has_table)
+        TRY(quant_open_listed(&quant, p->src, p->config, list, n, e));
+    TRY(cut_model_open_quant(&p->cut, &cuts, &quant, list, n, l, e));
     p->has_cuts = 1;
     log_cuts(p, what, why ? reason : NULL, log);
 out:
     free(list);
     cuts_free(&cuts);
+    quant_close(&quant);
     return rc < 0 ? rc : 0;
 }
 

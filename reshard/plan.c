@@ -38,13 +38,14 @@ static int add_target(struct plan *p, int src, enum ckpt_role role, enum stored_
 
 /* --dtype on a checkpoint with optimizer state: bf16 weights have fp32 masters, fp32 weights are their own
  * masters. So fp32 takes the masters as the weights, and bf16 keeps the fp32 weights as masters: nothing
- * of the state is lost. Without optimizer state the weights are converted. */
+ * of the state is lost. Without optimizer state the weights are converted. Scales of quantised weights stay
+ * as they are: rounded ones would be another model. */
 static int pick_weight(struct plan *p, int i, int keep_state, struct err *e)
 {
     const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
     enum target_dtype want = p->req->dtype;
     int master = keep_state ? ckpt_find(p->src, ROLE_MASTER, s->name) : -1, rc;
-    if (want == TARGET_AS_IS || !is_float(s->dtype))
+    if (want == TARGET_AS_IS || !is_float(s->dtype) || (p->quant.n && p->quant.weight_of[i] >= 0))
         return add_target(p, i, ROLE_WEIGHT, s->dtype, e);
     if (want == TARGET_F32)
         return add_target(p, master >= 0 ? master : i, ROLE_WEIGHT, STORED_F32, e);
@@ -68,6 +69,8 @@ static int pick_tensors(struct plan *p, struct err *e)
     p->target = calloc((size_t)n * 2 + 1, sizeof *p->target);
     if (!p->target)
         return err_set(e, ERR_MEMORY, "no memory for a plan of %d tensors", n);
+    if (p->req->dtype != TARGET_AS_IS && (rc = quant_open_ckpt(&p->quant, p->src, e)) < 0)
+        return rc;
     for (int i = 0; i < n && rc >= 0; i++) {
         const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
         if (s->role == ROLE_WEIGHT)
@@ -459,6 +462,7 @@ void plan_free(struct plan *p)
     free(p->unit);
     free(p->config);
     free(p->cuts);
+    quant_close(&p->quant);
     cut_model_close(&p->cut);
     if (p->has_model)
         param_table_close(&p->table);

@@ -66,7 +66,8 @@ struct plan {
     int has_model; /* config.json was understood: cfg and table say how tensors are cut */
     struct model_config cfg;
     struct param_table table;
-    int has_cuts; /* a cut table says it */
+    struct quant_list quant; /* with --dtype: the source's quantised weights, whose dtypes stay */
+    int has_cuts;            /* a cut table says it */
     struct cut_model cut;
     char *cuts;   /* its text, for the target; NULL: none, the tensors are cut by element only */
     char *config; /* text for the target, or NULL */

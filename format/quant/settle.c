@@ -28,10 +28,25 @@ static int read_text(struct ckpt *c, const char *name, char **out, struct err *e
     return 0;
 }
 
-int quant_open_ckpt(struct quant_list *q, struct ckpt *c, struct err *e)
+int quant_open_listed(struct quant_list *q, struct ckpt *c, const char *config,
+                      const struct ckpt_tensor *const *t, int n, struct err *e)
 {
     char *gptq = NULL, *modelopt = NULL;
-    int n = 0, rc = 0;
+    int rc = 0;
+    memset(q, 0, sizeof *q);
+    TRY(read_text(c, QUANT_GPTQ_FILE, &gptq, e));
+    TRY(read_text(c, QUANT_MODELOPT_FILE, &modelopt, e));
+    const struct quant_texts texts = { config, gptq, modelopt };
+    rc = quant_open(q, &texts, t, n, e);
+out:
+    free(gptq);
+    free(modelopt);
+    return rc < 0 ? err_add(e, "%s", ckpt_path(c)) : 0;
+}
+
+int quant_open_ckpt(struct quant_list *q, struct ckpt *c, struct err *e)
+{
+    int n = 0, rc;
     const struct ckpt_tensor **t = malloc(sizeof *t * (size_t)(ckpt_n_tensors(c) + 1));
     memset(q, 0, sizeof *q);
     if (!t)
@@ -40,15 +55,9 @@ int quant_open_ckpt(struct quant_list *q, struct ckpt *c, struct err *e)
         t[n] = ckpt_tensor(c, n);
         n++;
     }
-    TRY(read_text(c, QUANT_GPTQ_FILE, &gptq, e));
-    TRY(read_text(c, QUANT_MODELOPT_FILE, &modelopt, e));
-    const struct quant_texts texts = { ckpt_config_json(c), gptq, modelopt };
-    rc = quant_open(q, &texts, t, n, e);
-out:
+    rc = quant_open_listed(q, c, ckpt_config_json(c), t, n, e);
     free(t);
-    free(gptq);
-    free(modelopt);
-    return rc < 0 ? err_add(e, "%s", ckpt_path(c)) : 0;
+    return rc;
 }
 
 int quant_check_values(const struct quant_list *q, const struct ckpt *c, struct err *e)
