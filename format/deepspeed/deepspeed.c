@@ -136,6 +136,7 @@ static int read_group(struct ds_params *l, const struct pk *g, const char *path,
         if (key->kind != PK_TEXT)
             return err_set(e, ERR_FORMAT, "%s: param_shapes has a name that is not text: is the file damaged",
                            path);
+        p->layer = p->local = -1;
         p->name = key->text;
         p->n_name = (int)key->n;
         p->group = l->n_groups;
@@ -184,13 +185,6 @@ int ds_model_open(struct ds_model *m, struct ckpt *c, const char *name, struct e
     m->buffers = pk_get(m->t.root, "buffer_names");
     m->shared = pk_get(m->t.root, "shared_params");
     m->frozen = pk_get(m->t.root, "frozen_param_shapes");
-    if (pk_get(m->t.root, "ds_autoep_layers")) {
-        torch_close(&m->t);
-        return err_set(
-            e, ERR_FORMAT,
-            "%s: experts split by AutoEP cannot be put together yet: convert it with ds_to_universal",
-            c->file[file].path);
-    }
     return 0;
 }
 
@@ -235,6 +229,8 @@ int ds_model_add(struct build *b, struct ds_model *m, const struct ds_params *l,
     const struct pk *name, *v;
     for (int i = 0; i < l->n && *narrow && rc >= 0; i++) {
         const struct ds_param *p = &l->p[i];
+        if (p->layer >= 0)
+            continue; /* of experts: in files of their own */
         if (!(v = member(m->module, p->name, p->n_name)))
             return err_set(e, ERR_FORMAT, "%s: the module has no %.*s, param_shapes has: is the file damaged",
                            b->c->file[m->t.file].path, p->n_name, p->name);
@@ -263,7 +259,8 @@ int ds_model_add_rest(struct build *b, struct ds_model *m, const struct ds_param
     int rc = 0;
     for (uint32_t i = 0; m->module && m->module->kind == PK_DICT && i < m->module->n && rc >= 0; i++) {
         const struct pk *key = m->module->item[2 * i], *v = m->module->item[2 * i + 1];
-        if (key->kind == PK_TEXT && torch_is_tensor(v) && !is_listed(m, l, key))
+        if (key->kind == PK_TEXT && torch_is_tensor(v) && !is_listed(m, l, key) &&
+            !ds_is_router_copy(m->module, key))
             rc = add_named(b, m, key->text, (int)key->n, v, e);
     }
     return rc < 0 ? rc : 0;

@@ -14,7 +14,8 @@ struct ds_param {
     const char *name;
     int n_name, group, n_dims;
     int64_t shape[BOX_DIMS], n;
-    int64_t skip; /* unused elements behind it in the buffer */
+    int64_t skip;     /* unused elements behind it in the buffer */
+    int layer, local; /* layer of experts (-1: none); the expert's number on its rank (-1: all of the rank) */
 };
 struct ds_params {
     struct ds_param *p;
@@ -48,6 +49,54 @@ const struct pk *ds_alias(const struct ckpt *c, const struct ds_model *m, const 
 /* Checks that every alias is one of a known parameter. */
 int ds_aliases_check(const struct ckpt *c, const struct ds_model *m, const struct ds_params *l,
                      struct err *e);
+
+/* ---- experts (deepspeed_experts.c) ---- */
+
+/* Layers whose experts are divided over ranks: rank r of ep has the experts id[r · n_local + i]. */
+struct ds_layer {
+    const char *prefix; /* n_prefix bytes, "model.layers.0.mlp.experts" without the last word for MoE */
+    int n_prefix;
+    int is_stacked;                 /* AutoEP: w1, w2, w3 hold all experts of a rank; else MoE: one each */
+    int is_cut;                     /* AutoEP with ZeRO-3: no expert has a file */
+    int64_t n_experts, n_local, ep; /* 0: not known yet */
+    const struct pk *placement;     /* a list for each rank; NULL: in order */
+    int *file;                      /* [n_experts] which file has an expert, -1: none yet */
+    int number;                     /* in the files' names; -1: not known */
+};
+struct ds_experts {
+    struct ds_layer *layer;
+    int n;
+};
+/* A part of a parameter on one rank: elements [lo, hi) of it are box `box` of the tensor `name`. */
+struct ds_part {
+    char name[FMT_NAME_MAX + 1];
+    int n_dims;
+    int64_t shape[BOX_DIMS];
+    struct box box;
+    int64_t lo, hi;
+};
+
+/* Finds the layers of experts by the names in l and by `layers` (ds_autoep_layers; may be NULL), and sets
+ * layer and local of every parameter. Text is borrowed from the pickles. path: for messages. */
+int ds_experts_find(struct ds_experts *x, struct ds_params *l, const struct pk *layers, const char *path,
+                    struct err *e);
+void ds_experts_free(struct ds_experts *x);
+/* Notes that ep ranks share the experts of p. ERR_FORMAT: the files say otherwise. */
+int ds_experts_degree(struct ds_experts *x, const struct ds_param *p, int64_t ep, const char *path,
+                      struct err *e);
+/* The number of parts of p; part k of p on rank r of ep. */
+int64_t ds_experts_parts(const struct ds_experts *x, const struct ds_param *p);
+int ds_experts_part(const struct ds_experts *x, const struct ds_param *p, int64_t r, int64_t k,
+                    struct ds_part *out, const char *path, struct err *e);
+/* Reads the files layer_L_expert_E_…: every expert must have one. add: their tensors are the weights. */
+int ds_experts_read(struct ds_experts *x, struct build *b, const char *sub, const struct names *files,
+                    int add, struct err *e);
+/* 1: `name` is one of these files; sets the numbers in it. */
+int ds_expert_file(const char *name, int *layer, int *expert, int *mp);
+/* Gives routers the names of Hugging Face. Call it before build_finish. */
+int ds_router_names(struct ckpt *c, struct err *e);
+/* 1: the module's tensor is another name of a router that AutoEP made. */
+int ds_is_router_copy(const struct pk *module, const struct pk *name);
 
 /* Add all tensors of a folder of ZeRO or of the universal form; sub: its tag, "" or "TAG/"; files: its
  * files. */

@@ -27,6 +27,12 @@ struct zero {
     struct ds_model model;
     struct ds_params params;
     int n_models; /* stage 3: model files, one for each rank */
+    struct ds_experts experts;
+    /* Ranks that share a group: [n_groups]. 0: their numbers are neighbours, else ep apart. */
+    int64_t *count;
+    int is_before;
+    /* Stage 3 with experts: the place of each rank among those of a group, [rank][group]; NULL: the rank. */
+    int64_t *place, *ep_rank;
 };
 static const char *const flat_name[FLATS] = { "fp32", "exp_avg", "exp_avg_sq" };
 
@@ -98,12 +104,14 @@ static int refuse_others(const struct zero *z, const struct names *files, struct
     static const struct {
         const char *start, *what;
     } kinds[] = {
-        { "expp_rank_", "experts are split over ranks" },
-        { "layer_", "layers are in files of their own (pipeline or experts)" },
+        { "expp_rank_", "experts are split over ranks without ZeRO" },
+        { "layer_", "layers are in files of their own (pipeline)" },
     };
+    int layer, expert, mp;
     for (int i = 0; i < files->n; i++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-            if (!strncmp(files->name[i], kinds[k].start, strlen(kinds[k].start)))
+            if (!strncmp(files->name[i], kinds[k].start, strlen(kinds[k].start)) &&
+                !ds_expert_file(files->name[i], &layer, &expert, &mp))
                 return err_set(e, ERR_FORMAT,
                                "%s: %s: %s, which cannot be read yet: convert with ds_to_universal", z->path,
                                files->name[i], kinds[k].what);
@@ -122,17 +130,54 @@ static int stage_of(const struct pk *o)
     return (int)stage;
 }
 
-static int check_count(const struct zero *z, const struct pk *o, const char *file, struct err *e)
+/* Ranks that share group g, as the file says; all of them where it does not. */
+static int64_t count_in(const struct zero *z, const struct pk *o, int g)
 {
-    const struct pk *p = pk_get(o, "partition_count"), *one;
-    int64_t n = 0;
-    for (uint32_t i = 0; p && (one = p->kind == PK_LIST ? pk_at(p, i) : i == 0 ? p : NULL); i++)
-        if (pk_int(one, &n) && n != z->n_ranks)
+    const struct pk *p = pk_get(o, "partition_count"),
+                    *own = pk_get(pk_at(pk_get(o, "ds_zero_partition_groups"), (uint32_t)g),
+                                  "partition_count");
+    int64_t n = z->n_ranks;
+    pk_int(own ? own : p && p->kind == PK_LIST ? pk_at(p, (uint32_t)g) : p, &n);
+    return n;
+}
+
+/* Checks the counts of a rank's groups: those of the first rank, and all ranks in at least one group. */
+static int check_count(struct zero *z, const struct pk *o, int rank, const char *file, struct err *e)
+{
+    int64_t place, most = 0;
+    if (rank == 0 && !(z->count = calloc((size_t)z->n_groups + 1, sizeof *z->count)))
+        return err_set(e, ERR_MEMORY, "%s: no memory for %d groups", file, z->n_groups);
+    for (int g = 0; g < z->n_groups; g++) {
+        int64_t n = count_in(z, o, g);
+        const struct pk *own = pk_at(pk_get(o, "ds_zero_partition_groups"), (uint32_t)g);
+        if (rank == 0)
+            z->count[g] = n;
+        if (n < 1 || n > z->n_ranks || z->n_ranks % n)
             return err_set(e, ERR_FORMAT,
                            "%s: says that %lld ranks share the state, there are %d optimizer files: is one "
                            "missing, or of another run",
                            file, (long long)n, z->n_ranks);
-    return 0;
+        if (n != z->count[g])
+            return err_set(
+                e, ERR_FORMAT,
+                "%s: says that %lld ranks share group %d, the file of rank 0 says %lld: is it of a run "
+                "with another expert parallel degree",
+                file, (long long)n, g, (long long)z->count[g]);
+        most = n > most ? n : most;
+        if (z->place && (!pk_int(pk_get(own, "partition_rank"), &place) || place < 0 || place >= n))
+            return err_set(e, ERR_FORMAT,
+                           "%s: ds_zero_partition_groups has no place of rank %d in group %d: is the "
+                           "file damaged",
+                           file, rank, g);
+        if (z->place)
+            z->place[(size_t)rank * (size_t)z->n_groups + (size_t)g] = place;
+    }
+    return most == z->n_ranks || !z->n_groups
+               ? 0
+               : err_set(e, ERR_FORMAT,
+                         "%s: says that %lld ranks share the state, there are %d optimizer files: is one "
+                         "missing, or of another run",
+                         file, (long long)most, z->n_ranks);
 }
 
 static int read_extent(struct zero *z, struct torch_file *t, const struct pk *p, int flat, int rank,
@@ -181,9 +226,13 @@ static int read_groups(struct zero *z, struct torch_file *t, const struct pk *o,
         for (int f = 0; f < FLATS; f++)
             if (!(z->x[f] = calloc((size_t)z->n_ranks * flats->n + 1, sizeof *z->x[f])))
                 return err_set(e, ERR_MEMORY, "%s: no memory for %d ranks", z->path, z->n_ranks);
+        if (pk_get(o, "ds_zero_partition_groups") && pk_get(o, "ds_zero_partition_groups")->kind != PK_NONE &&
+            !(z->place = calloc((size_t)z->n_ranks * flats->n + 1, sizeof *z->place)))
+            return err_set(e, ERR_MEMORY, "%s: no memory for %d ranks", z->path, z->n_ranks);
         z->has_moments = pk_get(pk_get_int(pk_get(base, "state"), 0), "exp_avg") != NULL;
     }
 
+    rc = check_count(z, o, rank, t->c->file[t->file].path, e);
     for (int g = 0; g < z->n_groups && rc >= 0; g++) {
         const struct pk *state = pk_get_int(pk_get(base, "state"), g);
         rc = read_extent(z, t, flats->item[g], FLAT_PARAM, rank, g, e);
@@ -252,7 +301,6 @@ static int read_rank(struct zero *z, const char *sub, const char *name, int rank
         goto out;
     }
 
-    TRY(check_count(z, o, c->file[file].path, e));
     if (rank == 0)
         TRY(read_skips(z, o, c->file[file].path, e));
     TRY(read_groups(z, &t, o, rank, e));
@@ -273,11 +321,30 @@ struct flat_place {
     int64_t at;
 };
 
-/* Adds elements [lo, hi) of a tensor, which are stored from place p on. */
-static int add_range(struct zero *z, int tensor, struct flat_place p, int64_t lo, int64_t hi, struct err *e)
+/* A parameter of rank r of its expert-parallel ranks (0: none): it starts at element `at` of its group's buffer
+ * (stage 3: of the rank's); size: elements of a slice (stage 3: of a rank's part). */
+struct owned {
+    const struct ds_param *p;
+    int64_t r, at, size;
+};
+
+/* The rank with part i of what rank r of the expert-parallel ranks has in group g; -1: none says so. */
+static int rank_at(const struct zero *z, int g, int64_t r, int64_t i)
 {
-    const struct ckpt_tensor *t = &z->b->c->tensor[tensor];
-    struct box whole = box_whole(t->n_dims, t->shape);
+    int64_t n = z->count[g], ep = z->n_ranks / n, at = z->is_before ? r * n + i : r + i * ep;
+    for (int k = 0; z->place && k < z->n_ranks; k++) {
+        int rank = (int)((at + k) % z->n_ranks);
+        if (z->place[(size_t)rank * (size_t)z->n_groups + (size_t)g] == i &&
+            (ep == 1 || z->ep_rank[rank] == r))
+            return rank;
+    }
+    return z->place ? -1 : (int)at;
+}
+
+/* Adds elements [lo, hi) of a box of a tensor, which are stored from place p on. */
+static int add_range(struct zero *z, int tensor, const struct box *box, struct flat_place p, int64_t lo,
+                     int64_t hi, struct err *e)
+{
     int first = p.group < 0 ? 0 : p.group, last = p.group < 0 ? z->n_groups - 1 : p.group, rc = 0;
     int64_t at = p.at;
 
@@ -288,36 +355,44 @@ static int add_range(struct zero *z, int tensor, struct flat_place p, int64_t lo
             continue;
         }
         int64_t n = x->n - at < hi - lo ? x->n - at : hi - lo;
-        rc = build_piece(z->b, tensor, x->file, x->offset + at * 4, &whole, lo, lo + n, e);
+        rc = build_piece(z->b, tensor, x->file, x->offset + at * 4, box, lo, lo + n, e);
         lo += n;
         at = 0;
     }
     return rc;
 }
 
-/* Stages 1 and 2: the parameter starts at element `at` of its group's buffer, which is cut in slices of
- * `slice` elements. */
-static int add_joined(struct zero *z, int flat, int tensor, const struct ds_param *p, int64_t at,
-                      int64_t slice, struct err *e)
+/* Stages 1 and 2: the group's buffer is cut in slices of equal length. */
+static int add_joined(struct zero *z, int flat, int tensor, const struct owned *o, const struct ds_part *part,
+                      struct err *e)
 {
     int rc = 0;
-    for (int64_t lo = 0; lo < p->n && rc >= 0;) {
-        int64_t rank = (at + lo) / slice, in = (at + lo) % slice,
-                n = slice - in < p->n - lo ? slice - in : p->n - lo;
-        rc = add_range(z, tensor, (struct flat_place){ flat, (int)rank, p->group, in }, lo, lo + n, e);
+    for (int64_t lo = part->lo; lo < part->hi && rc >= 0;) {
+        int64_t in = (o->at + lo) % o->size, n = o->size - in < part->hi - lo ? o->size - in : part->hi - lo;
+        int rank = rank_at(z, o->p->group, o->r, (o->at + lo) / o->size);
+        rc = add_range(z, tensor, &part->box, (struct flat_place){ flat, rank, o->p->group, in },
+                       lo - part->lo, lo - part->lo + n, e);
         lo += n;
     }
     return rc;
 }
 
-/* Stage 3: rank r has elements [r·part, (r + 1)·part) from element `at` of its own buffer on. */
-static int add_parts(struct zero *z, int flat, int tensor, const struct ds_param *p, int64_t at, int64_t part,
+/* Stage 3: rank i of those that share a parameter has its elements [i·size, (i + 1)·size). */
+static int add_parts(struct zero *z, int flat, int tensor, const struct owned *o, const struct ds_part *part,
                      struct err *e)
 {
-    int rc = 0;
-    for (int r = 0; r < z->n_ranks && rc >= 0; r++) {
-        int64_t lo = r * part < p->n ? r * part : p->n, hi = (r + 1) * part < p->n ? (r + 1) * part : p->n;
-        rc = add_range(z, tensor, (struct flat_place){ flat, r, -1, at }, lo, hi, e);
+    int g = z->place ? o->p->group : -1, rc = 0;
+    for (int64_t i = 0; i < (z->place ? z->count[g] : z->n_ranks) && rc >= 0; i++) {
+        int64_t first = i * o->size, lo = first > part->lo ? first : part->lo,
+                hi = first + o->size < part->hi ? first + o->size : part->hi;
+        int rank = z->place ? rank_at(z, g, o->r, i) : (int)i;
+        if (rank < 0)
+            return err_set(e, ERR_FORMAT,
+                           "%s: no rank has part %lld of %s on expert-parallel rank %lld: is one missing",
+                           z->path, (long long)i, part->name, (long long)o->r);
+        if (lo < hi)
+            rc = add_range(z, tensor, &part->box, (struct flat_place){ flat, rank, g, o->at + lo - first },
+                           lo - part->lo, hi - part->lo, e);
     }
     return rc;
 }
@@ -328,93 +403,123 @@ static enum ckpt_role role_of(const struct zero *z, int flat)
     return flat == FLAT_PARAM && z->narrow ? ROLE_MASTER : role[flat];
 }
 
-/* Adds one parameter under its name and its aliases. */
-static int add_param(struct zero *z, const struct ds_param *p, int64_t at, int64_t size, struct err *e)
+/* Adds one parameter, in the parts that it has of tensors, under its name and its aliases. */
+static int add_param(struct zero *z, const struct owned *o, struct err *e)
 {
+    struct ds_part part;
     uint32_t next = 0;
     const struct pk *alias = NULL;
     int rc = 0;
     do {
-        for (int f = 0; f < (z->has_moments ? FLATS : 1) && rc >= 0; f++) {
-            int t = rc = build_tensor(z->b, role_of(z, f), alias ? alias->text : p->name,
-                                      alias ? (int)alias->n : p->n_name, STORED_F32, p->n_dims, p->shape, e);
-            if (rc >= 0)
-                rc = z->stage == 3 ? add_parts(z, f, t, p, at, size, e) : add_joined(z, f, t, p, at, size, e);
+        for (int64_t k = 0; k < ds_experts_parts(&z->experts, o->p) && rc >= 0; k++) {
+            rc = ds_experts_part(&z->experts, o->p, o->r, k, &part, z->path, e);
+            for (int f = 0; f < (z->has_moments ? FLATS : 1) && rc >= 0; f++) {
+                int t = rc = build_tensor(z->b, role_of(z, f), alias ? alias->text : part.name,
+                                          alias ? (int)alias->n : (int)strlen(part.name), STORED_F32,
+                                          part.n_dims, part.shape, e);
+                if (rc >= 0)
+                    rc = (z->stage == 3 ? add_parts : add_joined)(z, f, t, o, &part, e);
+            }
         }
-    } while (rc >= 0 && (alias = ds_alias(z->b->c, &z->model, p, &next)));
+    } while (rc >= 0 && (alias = ds_alias(z->b->c, &z->model, o->p, &next)));
     return rc;
 }
 
-/* Checks the slices of a group: all have the length of the first, but the fp32 slice of the last rank may
- * lack the padding. */
-static int check_slices(const struct zero *z, int g, int64_t need, int64_t *slice, struct err *e)
+/* Checks the slices that rank r of the expert-parallel ranks has of a group: all have the length of the first,
+ * but the fp32 slice of the last rank may lack the padding. */
+static int check_slices(const struct zero *z, int g, int64_t r, int64_t need, int64_t *slice, struct err *e)
 {
-    int64_t n = extent_at(z, z->has_moments ? FLAT_AVG : FLAT_PARAM, 0, g)->n, slack = n * z->n_ranks - need;
+    int64_t count = z->count[g],
+            n = extent_at(z, z->has_moments ? FLAT_AVG : FLAT_PARAM, rank_at(z, g, r, 0), g)->n,
+            slack = n * count - need;
     *slice = n;
-    if (slack < 0 || slack > 2 * (int64_t)z->n_ranks)
+    if (slack < 0 || slack > 2 * count)
         return err_set(e, ERR_FORMAT,
-                       "%s: group %d has %d slices of %lld elements, its parameters need %lld: are "
+                       "%s: group %d has %lld slices of %lld elements, its parameters need %lld: are "
                        "param_shapes of another model",
-                       z->path, g, z->n_ranks, (long long)n, (long long)need);
+                       z->path, g, (long long)count, (long long)n, (long long)need);
     for (int f = 0; f < (z->has_moments ? FLATS : 1); f++)
-        for (int r = 0; r < z->n_ranks; r++) {
-            int64_t have = extent_at(z, f, r, g)->n;
-            if (have > n || (have < n && (r < z->n_ranks - 1 || f != FLAT_PARAM || n - have > slack)))
+        for (int64_t i = 0; i < count; i++) {
+            int rank = rank_at(z, g, r, i);
+            int64_t have = extent_at(z, f, rank, g)->n;
+            if (have > n || (have < n && (i < count - 1 || f != FLAT_PARAM || n - have > slack)))
                 return err_set(e, ERR_FORMAT,
                                "%s: the %s slice of rank %d in group %d has %lld elements, the others %lld: "
                                "is a file damaged",
-                               z->path, flat_name[f], r, g, (long long)have, (long long)n);
+                               z->path, flat_name[f], rank, g, (long long)have, (long long)n);
         }
     return 0;
 }
 
-static int add_stage_1_2(struct zero *z, struct err *e)
+/* Adds the parameters [from, to), those of group g, of every expert-parallel rank. */
+static int add_group(struct zero *z, int g, int from, int to, struct err *e)
 {
+    int64_t ep = z->n_ranks / z->count[g], need = 0, slice = 0;
     int rc = 0;
-    if (z->n_groups != z->params.n_groups)
-        return err_set(e, ERR_FORMAT,
-                       "%s: param_shapes has %d groups, the optimizer %d: are files of two saves mixed",
-                       z->path, z->params.n_groups, z->n_groups);
-    for (int g = 0, from = 0, to = 0; g < z->n_groups && rc >= 0; g++, from = to) {
-        int64_t need = 0, slice = 0, at = 0;
-        for (; to < z->params.n && z->params.p[to].group == g; to++)
-            if (__builtin_add_overflow(need, z->params.p[to].n + z->params.p[to].skip, &need))
-                return err_set(e, ERR_FORMAT,
-                               "%s: param_shapes needs more than 2^63 elements: is the file damaged",
-                               z->path);
-        if ((rc = check_slices(z, g, need, &slice, e)) < 0)
-            break;
+    for (int i = from; i < to; i++)
+        if (__builtin_add_overflow(need, z->params.p[i].n + z->params.p[i].skip, &need))
+            return err_set(e, ERR_FORMAT,
+                           "%s: param_shapes needs more than 2^63 elements: is the file damaged", z->path);
+
+    for (int64_t r = 0; r < ep && rc >= 0; r++) {
+        int64_t at = 0;
+        rc = check_slices(z, g, r, need, &slice, e);
         for (int i = from; i < to && rc >= 0; i++) {
-            rc = slice ? add_param(z, &z->params.p[i], at, slice, e) : 0;
+            const struct owned o = { &z->params.p[i], r, at, slice };
+            rc = slice ? add_param(z, &o, e) : 0;
             at += z->params.p[i].n + z->params.p[i].skip;
         }
     }
     return rc;
 }
 
-static int add_stage_3(struct zero *z, struct err *e)
+static int add_stage_1_2(struct zero *z, struct err *e)
 {
-    int64_t need = 0, at = 0;
     int rc = 0;
+    for (int g = 0, from = 0, to = 0; g < z->n_groups && rc >= 0; g++, from = to) {
+        while (to < z->params.n && z->params.p[to].group == g)
+            to++;
+        rc = add_group(z, g, from, to, e);
+    }
+    return rc;
+}
 
+/* Compares the lengths of all buffers with the parameters: of group g, or (-1) of all groups together. */
+static int check_parts(const struct zero *z, int g, struct err *e)
+{
+    int64_t need = 0, ranks = g < 0 ? z->n_ranks : z->count[g];
     for (int i = 0; i < z->params.n; i++)
-        if (__builtin_add_overflow(need, (z->params.p[i].n + z->n_ranks - 1) / z->n_ranks, &need))
+        if ((g < 0 || z->params.p[i].group == g) &&
+            __builtin_add_overflow(need, (z->params.p[i].n + ranks - 1) / ranks, &need))
             return err_set(e, ERR_FORMAT,
                            "%s: param_shapes needs more than 2^63 elements: is the file damaged", z->path);
     for (int f = 0; f < (z->has_moments ? FLATS : 1); f++)
         for (int r = 0; r < z->n_ranks; r++) {
             int64_t have = 0;
-            for (int g = 0; g < z->n_groups; g++)
-                have += extent_at(z, f, r, g)->n;
+            for (int k = 0; k < z->n_groups; k++)
+                have += g < 0 || k == g ? extent_at(z, f, r, k)->n : 0;
             if (have != need)
                 return err_set(e, ERR_FORMAT,
                                "%s: the %s buffers of rank %d have %lld elements, param_shapes needs %lld of "
-                               "each of %d ranks: is a file damaged",
-                               z->path, flat_name[f], r, (long long)have, (long long)need, z->n_ranks);
+                               "each of %lld ranks: is a file damaged",
+                               z->path, flat_name[f], r, (long long)have, (long long)need, (long long)ranks);
         }
+    return 0;
+}
+
+static int add_stage_3(struct zero *z, struct err *e)
+{
+    int64_t at = 0;
+    int rc = 0;
+
+    for (int g = z->place ? 0 : -1; g < (z->place ? z->n_groups : 0) && rc >= 0; g++)
+        rc = check_parts(z, g, e);
     for (int i = 0; i < z->params.n && rc >= 0; i++) {
-        int64_t part = (z->params.p[i].n + z->n_ranks - 1) / z->n_ranks;
-        rc = add_param(z, &z->params.p[i], at, part, e);
+        const struct ds_param *p = &z->params.p[i];
+        int64_t count = z->place ? z->count[p->group] : z->n_ranks, part = (p->n + count - 1) / count;
+        at = z->place && i && p[-1].group != p->group ? 0 : at;
+        for (int64_t r = 0; r < z->n_ranks / count && rc >= 0; r++)
+            rc = add_param(z, &(struct owned){ p, r, at, part }, e);
         at += part;
     }
     return rc;
@@ -523,6 +628,8 @@ static int read_models_3(struct zero *z, const char *sub, const char **name, str
     int64_t step = -1, other = -1;
     int rc = 0;
 
+    if (!(z->ep_rank = calloc((size_t)z->n_models + 1, sizeof *z->ep_rank)))
+        return err_set(e, ERR_MEMORY, "%s: no memory for %d ranks", z->path, z->n_models);
     pk_int(pk_get(z->model.t.root, "global_steps"), &step);
     for (int r = 0; r < z->n_models && rc >= 0; r++) {
         struct ds_model m = { 0 };
@@ -536,6 +643,8 @@ static int read_models_3(struct zero *z, const char *sub, const char **name, str
             rc = err_set(e, ERR_FORMAT,
                          "%s: rank %d is at step %lld, rank 0 at %lld: are files of two saves mixed", z->path,
                          r, (long long)other, (long long)step);
+        pk_int(pk_get(pk_at(pk_get(r ? m.t.root : z->model.t.root, "ds_autoep_layers"), 0), "ep_rank"),
+               &z->ep_rank[r]);
         if (rc >= 0)
             rc = add_frozen_3(z, r ? &m : &z->model, r, e);
         if (r)
@@ -554,12 +663,18 @@ static int read_model(struct zero *z, const char *sub, const char *name, struct 
         return rc;
     const char *path = z->b->c->file[z->model.t.file].path;
     if ((rc = ds_params_read(&z->params, z->model.t.root, path, e)) < 0 ||
-        (rc = ds_aliases_check(z->b->c, &z->model, &z->params, e)) < 0)
+        (rc = ds_aliases_check(z->b->c, &z->model, &z->params, e)) < 0 ||
+        (rc = ds_experts_find(&z->experts, &z->params, pk_get(z->model.t.root, "ds_autoep_layers"), path,
+                              e)) < 0)
         return rc;
+    const struct pk *before = pk_get(pk_get(z->model.t.root, "ds_config"),
+                                     "use_data_before_expert_parallelism");
+    z->is_before = before && before->kind == PK_BOOL && before->i;
     return z->params.n ? 0 : err_set(e, ERR_FORMAT, "%s: param_shapes is empty: is the file whole", path);
 }
 
-static int read_all(struct zero *z, const char *sub, const char **optim, const char **model, struct err *e)
+static int read_all(struct zero *z, const char *sub, const struct names *files, const char **optim,
+                    const char **model, struct err *e)
 {
     int rc = 0;
     TRY(read_model(z, sub, model[0], e));
@@ -573,12 +688,23 @@ static int read_all(struct zero *z, const char *sub, const char **optim, const c
         goto out;
     }
 
+    if (z->n_groups != z->params.n_groups && (z->stage != 3 || z->place)) {
+        rc = err_set(e, ERR_FORMAT,
+                     "%s: param_shapes has %d groups, the optimizer %d: are files of two saves mixed",
+                     z->path, z->params.n_groups, z->n_groups);
+        goto out;
+    }
     TRY(check_copies(z, e));
     TRY(ds_model_add(z->b, &z->model, &z->params, &z->narrow, e));
-    TRY(z->stage == 3 ? add_stage_3(z, e) : add_stage_1_2(z, e));
+    for (int i = 0; i < z->params.n && (z->stage != 3 || z->place); i++)
+        TRY(ds_experts_degree(&z->experts, &z->params.p[i], z->n_ranks / z->count[z->params.p[i].group],
+                              z->path, e));
+    TRY(ds_experts_read(&z->experts, z->b, sub, files, z->narrow, e));
     TRY(z->stage == 3 ? read_models_3(z, sub, model, e) : add_frozen_1_2(z, e));
+    TRY(z->stage == 3 ? add_stage_3(z, e) : add_stage_1_2(z, e));
     if (z->stage != 3)
         TRY(ds_model_add_rest(z->b, &z->model, &z->params, e));
+    TRY(ds_router_names(z->b->c, e));
     TRY(build_writer(z->b->c, "DeepSpeed", pk_get(z->model.t.root, "ds_version"), z->n_ranks, e));
     z->b->c->layout = (struct ckpt_layout){ 1, 1, 1, z->n_ranks, 1, z->stage };
 out:
@@ -608,12 +734,16 @@ int ds_zero_open(struct build *b, const char *sub, const struct names *files, st
         goto out;
     }
 
-    TRY(read_all(&z, sub, optim, z.n_models ? model_3 : model, e));
+    TRY(read_all(&z, sub, files, optim, z.n_models ? model_3 : model, e));
 out:
     torch_close(&z.model.t);
     ds_params_free(&z.params);
     for (int f = 0; f < FLATS; f++)
         free(z.x[f]);
+    ds_experts_free(&z.experts);
+    free(z.count);
+    free(z.place);
+    free(z.ep_rank);
     free(optim);
     free(model);
     free(model_3);
