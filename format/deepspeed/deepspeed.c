@@ -212,7 +212,9 @@ static const struct pk *member(const struct pk *module, const char *name, int n_
  * masters. */
 static int is_narrow(struct ds_model *m, const struct ds_params *l, int *narrow, struct err *e)
 {
-    const struct ds_param *p = l->n ? &l->p[0] : NULL;
+    const struct ds_param *p = NULL;
+    for (int i = 0; i < l->n && !p; i++)
+        p = l->p[i].layer < 0 ? &l->p[i] : NULL;
     const struct pk *v = p ? member(m->module, p->name, p->n_name) : NULL;
     struct torch_tensor x;
     *narrow = 0;
@@ -225,8 +227,9 @@ static int is_narrow(struct ds_model *m, const struct ds_params *l, int *narrow,
 
 int ds_model_add(struct build *b, struct ds_model *m, const struct ds_params *l, int *narrow, struct err *e)
 {
-    int rc = is_narrow(m, l, narrow, e);
+    int never = *narrow < 0, rc = is_narrow(m, l, narrow, e);
     const struct pk *name, *v;
+    *narrow = *narrow && !never;
     for (int i = 0; i < l->n && *narrow && rc >= 0; i++) {
         const struct ds_param *p = &l->p[i];
         if (p->layer >= 0)
@@ -256,11 +259,12 @@ static int is_listed(const struct ds_model *m, const struct ds_params *l, const 
 
 int ds_model_add_rest(struct build *b, struct ds_model *m, const struct ds_params *l, struct err *e)
 {
+    char of[FMT_NAME_MAX + 8];
     int rc = 0;
     for (uint32_t i = 0; m->module && m->module->kind == PK_DICT && i < m->module->n && rc >= 0; i++) {
         const struct pk *key = m->module->item[2 * i], *v = m->module->item[2 * i + 1];
         if (key->kind == PK_TEXT && torch_is_tensor(v) && !is_listed(m, l, key) &&
-            !ds_is_router_copy(m->module, key))
+            !(ds_router_copy(key->text, (int)key->n, of) && pk_get(m->module, of)))
             rc = add_named(b, m, key->text, (int)key->n, v, e);
     }
     return rc < 0 ? rc : 0;

@@ -37,7 +37,7 @@ struct ds_model {
 /* Opens file `name` of c; the caller closes m->t. */
 int ds_model_open(struct ds_model *m, struct ckpt *c, const char *name, struct err *e);
 /* Adds as weights: the buffers, and the parameters if they are whole and of a dtype other than fp32
- * (*narrow becomes 1: the fp32 buffers are then their masters). */
+ * (*narrow becomes 1: the fp32 buffers are then their masters; -1 before: it becomes 0). */
 int ds_model_add(struct build *b, struct ds_model *m, const struct ds_params *l, int *narrow, struct err *e);
 /* Adds the other tensors of the module: parameters that neither the optimizer nor a list has (stage 1 does
  * not list frozen ones). */
@@ -52,6 +52,14 @@ int ds_aliases_check(const struct ckpt *c, const struct ds_model *m, const struc
 
 /* ---- experts (deepspeed_experts.c) ---- */
 
+/* The first tensor in an expert's file: the end of its name, its first element. */
+struct ds_sample {
+    int file; /* -1: no file yet */
+    enum torch_dtype dtype;
+    int64_t offset;
+    char end[40];
+};
+
 /* Layers whose experts are divided over ranks: rank r of ep has the experts id[r · n_local + i]. */
 struct ds_layer {
     const char *prefix; /* n_prefix bytes, "model.layers.0.mlp.experts" without the last word for MoE */
@@ -60,7 +68,7 @@ struct ds_layer {
     int is_cut;                     /* AutoEP with ZeRO-3: no expert has a file */
     int64_t n_experts, n_local, ep; /* 0: not known yet */
     const struct pk *placement;     /* a list for each rank; NULL: in order */
-    int *file;                      /* [n_experts] which file has an expert, -1: none yet */
+    struct ds_sample *sample;       /* [n_experts] */
     int number;                     /* in the files' names; -1: not known */
 };
 struct ds_experts {
@@ -91,12 +99,19 @@ int ds_experts_part(const struct ds_experts *x, const struct ds_param *p, int64_
 /* Reads the files layer_L_expert_E_…: every expert must have one. add: their tensors are the weights. */
 int ds_experts_read(struct ds_experts *x, struct build *b, const char *sub, const struct names *files,
                     int add, struct err *e);
+/* Compares the first element of part place[1] of p on rank place[0], which is at byte
+ * `offset` of the file, with the weight in the expert's file. ERR_FORMAT: they are of different experts. */
+int ds_experts_compare(const struct ds_experts *x, struct ckpt *c, const struct ds_param *p,
+                       const int64_t place[2], int file, int64_t offset, struct err *e);
 /* 1: `name` is one of these files; sets the numbers in it. */
 int ds_expert_file(const char *name, int *layer, int *expert, int *mp);
+/* Checks an expert's tensor of the universal form, a dict with ep_num_experts: x is its `param`. */
+int ds_experts_universal(const struct pk *state, const struct torch_tensor *x, const char *path,
+                         struct err *e);
 /* Gives routers the names of Hugging Face. Call it before build_finish. */
 int ds_router_names(struct ckpt *c, struct err *e);
-/* 1: the module's tensor is another name of a router that AutoEP made. */
-int ds_is_router_copy(const struct pk *module, const struct pk *name);
+/* 1: where there is a tensor `of`, this one is another name of it: AutoEP's router has two. */
+int ds_router_copy(const char *name, int n, char of[FMT_NAME_MAX + 8]);
 
 /* Add all tensors of a folder of ZeRO or of the universal form; sub: its tag, "" or "TAG/"; files: its
  * files. */

@@ -2,11 +2,12 @@
  *
  *     MoE      PREFIX.deepspeed_moe.experts.deepspeed_experts.I.REST    I counts the experts of a rank
  *     AutoEP   PREFIX.experts.w1 (gate), .w2 (down), .w3 (up)           [experts of a rank][out][in]
- *     layer_L_expert_E_mp_rank_00_model_states.pt                       the weights of expert E of all, under
- *                                                                       PREFIX…E.REST or PREFIX.experts.w1.E
- * Rank r of an expert-parallel group of ep ranks has experts r · E/ep and following, unless AutoEP's placement
- * says otherwise. With ZeRO-3 AutoEP writes no files of experts. Source: deepspeed/runtime/engine.py
- * (_save_moe_checkpoint), deepspeed/module_inject/auto_ep_layer.py (described, not copied). */
+ *     layer_L_expert_E_mp_rank_00_model_states.pt    the weights of expert E of all, under PREFIX…E.REST or
+ *                                                    PREFIX.experts.w1.E
+ * Rank r of an expert-parallel group of ep ranks has experts r · E/ep and following, unless AutoEP's
+ * placement says otherwise. With ZeRO-3 AutoEP writes no files of experts. Source:
+ * deepspeed/runtime/engine.py (_save_moe_checkpoint), deepspeed/module_inject/auto_ep_layer.py (described,
+ * not copied). */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +34,8 @@ static int read_number(const char *p, int n, int64_t *out)
     return *out < EXPERTS_MAX ? k : 0;
 }
 
-/* Splits the name of a parameter of MoE: bytes before MOE, the number, the rest from its dot on. 1: it is one. */
+/* Splits the name of a parameter of MoE: bytes before MOE, the number, the rest from its dot on. 1: it is
+ * one. */
 static int split_moe(const char *name, int n, int *n_prefix, int64_t *number, int *rest)
 {
     const int k = (int)sizeof MOE - 1;
@@ -173,7 +175,7 @@ int ds_experts_find(struct ds_experts *x, struct ds_params *l, const struct pk *
 void ds_experts_free(struct ds_experts *x)
 {
     for (int i = 0; i < x->n; i++)
-        free(x->layer[i].file);
+        free(x->layer[i].sample);
     free(x->layer);
     memset(x, 0, sizeof *x);
 }
@@ -252,6 +254,15 @@ struct reader {
     struct torch_file t;
 };
 
+static void note_sample(struct ds_sample *s, const char *end, int n, const struct torch_tensor *v, int file)
+{
+    if (s->file >= 0)
+        return;
+    *s = (struct ds_sample){ .file = file, .dtype = v->dtype, .offset = v->offset };
+    if (n < (int)sizeof s->end && v->n > 0)
+        memcpy(s->end, end, (size_t)n);
+}
+
 /* Adds (or only checks) one tensor of a file. */
 static int read_tensor(struct reader *g, const struct pk *key, const struct pk *value, struct err *e)
 {
@@ -283,10 +294,6 @@ static int read_tensor(struct reader *g, const struct pk *key, const struct pk *
                        "%s: holds expert %lld of %lld of %.*s: is it the file of another expert or layer",
                        g->file, (long long)id, (long long)y->n_experts, y->n_prefix, y->prefix);
     y->number = g->number;
-    y->file[id] = g->t.file;
-    if (!g->add)
-        return 0;
-
     if (moe)
         snprintf(name, sizeof name, "%.*s.experts.%lld%.*s", n_prefix, key->text, (long long)id, n - rest,
                  key->text + rest);
@@ -294,6 +301,10 @@ static int read_tensor(struct reader *g, const struct pk *key, const struct pk *
         snprintf(name, sizeof name, "%.*s", y->n_prefix + 3, key->text);
     if ((rc = torch_tensor(&g->t, value, name, &v, e)) < 0)
         return rc;
+    note_sample(&y->sample[id], moe ? key->text + rest : name + y->n_prefix, moe ? n - rest : 3, &v,
+                g->t.file);
+    if (!g->add)
+        return 0;
     if (moe)
         return build_whole(g->b, ROLE_WEIGHT, name, (int)strlen(name), &g->t, &v, e);
     start[0] = id;
@@ -328,14 +339,14 @@ static int check_all(const struct ds_experts *x, const char *path, struct err *e
     for (int i = 0; i < x->n; i++) {
         const struct ds_layer *y = &x->layer[i];
         for (int64_t k = 0; k < y->n_experts && !y->is_cut; k++)
-            if (y->file[k] < 0 && y->number >= 0)
+            if (y->sample[k].file < 0 && y->number >= 0)
                 return err_set(
                     e, ERR_FORMAT,
                     "%s: layer_%d_expert_%lld_mp_rank_00_model_states.pt is missing: expert %lld of %lld "
                     "of %.*s: restore it",
                     path, y->number, (long long)k, (long long)k, (long long)y->n_experts, y->n_prefix,
                     y->prefix);
-            else if (y->file[k] < 0)
+            else if (y->sample[k].file < 0)
                 return err_set(e, ERR_FORMAT, "%s: has no layer_…_expert_… files of %.*s: is the save whole",
                                path, y->n_prefix, y->prefix);
     }
@@ -350,10 +361,10 @@ int ds_experts_read(struct ds_experts *x, struct build *b, const char *sub, cons
 
     for (int i = 0; i < x->n; i++) {
         struct ds_layer *y = &x->layer[i];
-        if (!(y->file = malloc(sizeof *y->file * (size_t)(y->n_experts + 1))))
+        if (!(y->sample = calloc((size_t)y->n_experts + 1, sizeof *y->sample)))
             return no_memory(b->c->path, e);
         for (int64_t k = 0; k < y->n_experts; k++)
-            y->file[k] = -1;
+            y->sample[k].file = -1;
     }
     for (int i = 0; i < files->n && rc >= 0; i++) {
         g.file = files->name[i];
@@ -369,6 +380,49 @@ int ds_experts_read(struct ds_experts *x, struct build *b, const char *sub, cons
     return rc < 0 ? rc : check_all(x, b->c->path, e);
 }
 
+/* The bits of a weight that a master becomes; 0: not known. */
+static int narrowed(uint32_t master, enum torch_dtype to, uint32_t *out)
+{
+    *out = to == TORCH_BF16 ? (master + 0x7fff + (master >> 16 & 1)) >> 16 : master;
+    return (to == TORCH_BF16 || to == TORCH_F32) && (master & 0x7f800000u) != 0x7f800000u;
+}
+
+int ds_experts_compare(const struct ds_experts *x, struct ckpt *c, const struct ds_param *p,
+                       const int64_t place[2], int file, int64_t offset, struct err *e)
+{
+    const struct ds_layer *y = p->layer < 0 ? NULL : &x->layer[p->layer];
+    int64_t id = y ? expert_at(y, place[0], p->local < 0 ? place[1] : p->local) : -1;
+    const struct ds_sample *s = y && y->sample && id >= 0 ? &y->sample[id] : NULL;
+    uint32_t master = 0, weight = 0, want;
+    int n = s ? (int)strlen(s->end) : 0, rc;
+
+    if (!n || s->file < 0 || p->n_name < n || memcmp(p->name + p->n_name - n, s->end, (size_t)n))
+        return 0;
+    if ((rc = fmt_pread(c, file, &master, 4, offset, e)) < 0 ||
+        (rc = fmt_pread(c, s->file, &weight, s->dtype == TORCH_F32 ? 4 : 2, s->offset, e)) < 0)
+        return rc;
+    if (!narrowed(master, s->dtype, &want) || want == weight)
+        return 0;
+    return err_set(
+        e, ERR_FORMAT,
+        "%s: holds other values for expert %lld of %.*s than %s: is it the file of another rank, or of a "
+        "run with another expert parallel degree",
+        c->file[file].path, (long long)id, y->n_prefix, y->prefix, c->file[s->file].name);
+}
+
+int ds_experts_universal(const struct pk *state, const struct torch_tensor *x, const char *path,
+                         struct err *e)
+{
+    const struct pk *is_expert = pk_get(state, "is_expert_param");
+    int64_t n = 0;
+    if (!is_expert || is_expert->kind != PK_BOOL || !is_expert->i)
+        return 0;
+    if (pk_int(pk_get(state, "ep_num_experts"), &n) && x->n_dims > 0 && x->shape[0] == n)
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: holds %lld experts, ep_num_experts says %lld: is the file damaged",
+                   path, (long long)(x->n_dims ? x->shape[0] : 0), (long long)n);
+}
+
 /* ---- routers ---- */
 
 /* Modules that DeepSpeed puts around a router, and Hugging Face's name for it. */
@@ -381,15 +435,14 @@ static const struct {
     { ".mlp.router.e_score_correction_bias", ".mlp.gate.e_score_correction_bias" },
 };
 
-int ds_is_router_copy(const struct pk *module, const struct pk *name)
+int ds_router_copy(const char *name, int n, char of[FMT_NAME_MAX + 8])
 {
     static const char copy[] = ".mlp.gate.gate.";
-    char other[FMT_NAME_MAX + 8];
-    for (uint32_t i = 0; name->n < FMT_NAME_MAX && i + sizeof copy - 1 <= name->n; i++)
-        if (!memcmp(name->text + i, copy, sizeof copy - 1)) {
-            snprintf(other, sizeof other, "%.*s.mlp.router.gate.%.*s", (int)i, name->text,
-                     (int)(name->n - i - (sizeof copy - 1)), name->text + i + sizeof copy - 1);
-            return pk_get(module, other) != NULL;
+    const int k = (int)sizeof copy - 1;
+    for (int i = 0; n < FMT_NAME_MAX && i + k <= n; i++)
+        if (!memcmp(name + i, copy, (size_t)k)) {
+            snprintf(of, FMT_NAME_MAX + 8, "%.*s.mlp.router.gate.%.*s", i, name, n - i - k, name + i + k);
+            return 1;
         }
     return 0;
 }

@@ -16,6 +16,7 @@ struct universal {
     const char *sub;
     struct ds_model model;
     struct ds_params params;
+    struct ds_experts experts;
     int narrow;
 };
 static const struct {
@@ -66,6 +67,7 @@ static int add_state(struct universal *u, const char *name, int s, struct err *e
         return rc;
     const struct pk *v = t.root->kind == PK_DICT ? pk_get(t.root, "param") : t.root;
     TRY(torch_tensor(&t, v, name, &x, e));
+    TRY(ds_experts_universal(t.root, &x, u->b->c->file[t.file].path, e));
     if (p && x.n_dims == 1 && p->n_dims != 1) {
         if (x.n != p->n || !x.contiguous || x.dtype != TORCH_F32) {
             rc = err_set(e, ERR_FORMAT,
@@ -147,9 +149,22 @@ static int read_model(struct universal *u, const struct names *files, struct err
     rc = full ? ds_model_open(&u->model, u->b->c, full, e)
               : err_set(e, ERR_MEMORY, "%s: no memory for a path", u->b->c->path);
     free(full);
-    if (rc < 0 ||
-        (rc = ds_params_read(&u->params, u->model.t.root, u->b->c->file[u->model.t.file].path, e)) < 0)
+    if (rc < 0)
         return rc;
+    const char *path = u->b->c->file[u->model.t.file].path;
+    if ((rc = ds_params_read(&u->params, u->model.t.root, path, e)) < 0 ||
+        (rc = ds_experts_find(&u->experts, &u->params, pk_get(u->model.t.root, "ds_autoep_layers"), path,
+                              e)) < 0)
+        return rc;
+    for (int i = 0; i < u->experts.n; i++)
+        if (!u->experts.layer[i].is_stacked)
+            return err_set(
+                e, ERR_FORMAT,
+                "%s: has experts of deepspeed.moe, and ds_to_universal does not join those of different "
+                "ranks: give the folder that it was made from",
+                path);
+    if (u->experts.n)
+        u->narrow = -1; /* the converter keeps no weights of experts but the fp32 ones */
     if ((rc = build_writer(u->b->c, "DeepSpeed, universal form", pk_get(u->model.t.root, "ds_version"), 0,
                            e)) < 0)
         return rc;
@@ -160,7 +175,7 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
 {
     struct universal u = { .b = b, .sub = sub };
     struct names l = { 0 };
-    char *zero = build_text("%szero", sub), *path;
+    char *zero = build_text("%szero", sub), *path, of[FMT_NAME_MAX + 8];
     int rc = zero ? names_read(&l, b->c, zero, e)
                   : err_set(e, ERR_MEMORY, "%s: no memory for a path", b->c->path);
 
@@ -171,10 +186,12 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
         path = build_text("%s/%s/%s", b->c->dir, zero, l.name[i]);
         int folder = path && io_is_dir(path);
         free(path);
-        if (folder)
+        if (folder &&
+            !(ds_router_copy(l.name[i], (int)strlen(l.name[i]), of) && exists_at(&u, of, "fp32.pt")))
             TRY(add_param(&u, l.name[i], e));
     }
 
+    TRY(ds_router_names(b->c, e));
     TRY(read_leftover(&u, e));
     const struct pk *ours = pk_get(u.model.t.root, RUN_STATE_KEY);
     if (ours)
@@ -187,6 +204,7 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
 out:
     torch_close(&u.model.t);
     ds_params_free(&u.params);
+    ds_experts_free(&u.experts);
     names_free(&l);
     free(zero);
     return rc < 0 ? rc : 0;

@@ -104,17 +104,16 @@ static int refuse_others(const struct zero *z, const struct names *files, struct
     static const struct {
         const char *start, *what;
     } kinds[] = {
-        { "expp_rank_", "experts are split over ranks without ZeRO" },
-        { "layer_", "layers are in files of their own (pipeline)" },
+        { "expp_rank_",
+          "has the optimizer of experts without ZeRO, which cannot be read yet: save it with ZeRO" },
+        { "layer_", "has layers of a pipeline, which cannot be read yet: convert with ds_to_universal" },
     };
     int layer, expert, mp;
     for (int i = 0; i < files->n; i++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
             if (!strncmp(files->name[i], kinds[k].start, strlen(kinds[k].start)) &&
                 !ds_expert_file(files->name[i], &layer, &expert, &mp))
-                return err_set(e, ERR_FORMAT,
-                               "%s: %s: %s, which cannot be read yet: convert with ds_to_universal", z->path,
-                               files->name[i], kinds[k].what);
+                return err_set(e, ERR_FORMAT, "%s: %s %s", z->path, files->name[i], kinds[k].what);
     return 0;
 }
 
@@ -321,8 +320,8 @@ struct flat_place {
     int64_t at;
 };
 
-/* A parameter of rank r of its expert-parallel ranks (0: none): it starts at element `at` of its group's buffer
- * (stage 3: of the rank's); size: elements of a slice (stage 3: of a rank's part). */
+/* A parameter of rank r of its expert-parallel ranks (0: none): it starts at element `at` of its group's
+ * buffer (stage 3: of the rank's); size: elements of a slice (stage 3: of a rank's part). */
 struct owned {
     const struct ds_param *p;
     int64_t r, at, size;
@@ -403,6 +402,17 @@ static enum ckpt_role role_of(const struct zero *z, int flat)
     return flat == FLAT_PARAM && z->narrow ? ROLE_MASTER : role[flat];
 }
 
+/* Compares the first element of part k of an expert's parameter with the expert's file. */
+static int compare(const struct zero *z, const struct owned *o, int64_t k, int64_t lo, struct err *e)
+{
+    int rank = rank_at(z, o->p->group, o->r, (o->at + lo) / o->size);
+    const struct extent *x = extent_at(z, FLAT_PARAM, rank, o->p->group);
+    int64_t in = (o->at + lo) % o->size, place[2] = { o->r, k };
+    return o->p->layer < 0 || in >= x->n
+               ? 0
+               : ds_experts_compare(&z->experts, z->b->c, o->p, place, x->file, x->offset + in * 4, e);
+}
+
 /* Adds one parameter, in the parts that it has of tensors, under its name and its aliases. */
 static int add_param(struct zero *z, const struct owned *o, struct err *e)
 {
@@ -419,14 +429,16 @@ static int add_param(struct zero *z, const struct owned *o, struct err *e)
                                           part.n_dims, part.shape, e);
                 if (rc >= 0)
                     rc = (z->stage == 3 ? add_parts : add_joined)(z, f, t, o, &part, e);
+                if (rc >= 0 && f == FLAT_PARAM && z->stage != 3)
+                    rc = compare(z, o, k, part.lo, e);
             }
         }
     } while (rc >= 0 && (alias = ds_alias(z->b->c, &z->model, o->p, &next)));
     return rc;
 }
 
-/* Checks the slices that rank r of the expert-parallel ranks has of a group: all have the length of the first,
- * but the fp32 slice of the last rank may lack the padding. */
+/* Checks the slices that rank r of the expert-parallel ranks has of a group: all have the length of the
+ * first, but the fp32 slice of the last rank may lack the padding. */
 static int check_slices(const struct zero *z, int g, int64_t r, int64_t need, int64_t *slice, struct err *e)
 {
     int64_t count = z->count[g],

@@ -13,6 +13,20 @@
 #define DOWN "mlp.experts.down_proj"
 #define ROUTER "mlp.gate.weight"
 
+/* The tensors that hold all experts of a layer: which parts of struct expert_form, and the tensor whose shape
+ * must go with theirs. w1, w2, w3 are those of trainers (AutoEP, torchtitan). */
+static const struct stack {
+    const char *end;
+    int first, n_parts;
+    const char *pair;
+} stacks[] = {
+    { GATE_UP, 0, 2, DOWN },
+    { DOWN, 2, 1, GATE_UP },
+    { "mlp.experts.w1", 0, 1, "mlp.experts.w2" },
+    { "mlp.experts.w3", 1, 1, "mlp.experts.w2" },
+    { "mlp.experts.w2", 2, 1, "mlp.experts.w1" },
+};
+
 /* ---- names ---- */
 
 struct expert_form {
@@ -117,36 +131,38 @@ struct split {
     struct fmt_piece *piece;
 };
 
-static int shape_wrong(const struct ckpt *c, const struct ckpt_tensor *t, const struct ckpt_tensor *other,
-                       const char *why, struct err *e)
+static int shape_wrong(const struct ckpt *c, const struct ckpt_tensor *up, const struct ckpt_tensor *down,
+                       int parts, const char *why, struct err *e)
 {
     char text[2][64];
-    const struct ckpt_tensor *both[] = { t, other };
+    const struct ckpt_tensor *both[] = { up, down };
     for (int k = 0; k < 2; k++)
         snprintf(text[k], sizeof text[k], "[%lld,%lld,%lld]", (long long)both[k]->shape[0],
                  (long long)both[k]->shape[1], (long long)both[k]->shape[2]);
     return err_set(e, ERR_CONFIG,
-                   "%s: %s%s is %s and down_proj %s, which are [experts, 2 I, H] and "
+                   "%s: %s%s is %s and %s %s, which are [experts, %sI, H] and "
                    "[experts, H, I] in this family: %s",
-                   c->path, ckpt_role_prefix[t->role], t->name, text[0], text[1], why);
+                   c->path, ckpt_role_prefix[up->role], up->name, text[0], strrchr(down->name, '.') + 1,
+                   text[1], parts == 2 ? "2 " : "", why);
 }
 
-/* Shapes of both tensors of a layer. Where one of them is square it alone shows nothing; the other one is not
- * square then, and shows whether both are turned round. */
+/* Shapes of two tensors of a layer: `up` has `parts` matrices of each expert. Where one of them is square it
+ * alone shows nothing; the other one is not square then, and shows whether both are turned round. */
 static int check_pair(const struct ckpt *c, const struct ckpt_tensor *up, const struct ckpt_tensor *down,
-                      struct err *e)
+                      int parts, struct err *e)
 {
     if (up->n_dims != 3 || down->n_dims != 3)
-        return err_set(e, ERR_FORMAT, "%s: %s has %d dimensions and down_proj %d: 3 and 3 are fused experts",
-                       c->path, up->name, up->n_dims, down->n_dims);
+        return err_set(e, ERR_FORMAT, "%s: %s has %d dimensions and %s %d: 3 and 3 are fused experts",
+                       c->path, up->name, up->n_dims, strrchr(down->name, '.') + 1, down->n_dims);
     const int64_t *u = up->shape, *d = down->shape;
     if (u[0] != d[0] || u[0] < 1 || u[0] > EXPERTS_MAX || up->dtype != down->dtype)
-        return shape_wrong(c, up, down, "are they of one save", e);
-    if (u[2] == d[1] && u[1] == 2 * d[2])
+        return shape_wrong(c, up, down, parts, "are they of one save", e);
+    if (u[2] == d[1] && u[1] == parts * d[2])
         return 0;
-    if (u[1] == d[2] && u[2] == 2 * d[1])
-        return shape_wrong(c, up, down, "their matrices are [in][out], this family stores [out][in]", e);
-    return shape_wrong(c, up, down, "is one of them turned round", e);
+    if (u[1] == d[2] && u[2] == parts * d[1])
+        return shape_wrong(c, up, down, parts, "their matrices are [in][out], this family stores [out][in]",
+                           e);
+    return shape_wrong(c, up, down, parts, "is one of them turned round", e);
 }
 
 static const struct ckpt_tensor *find_other(const struct ckpt *c, const struct ckpt_tensor *t, int prefix,
@@ -157,27 +173,35 @@ static const struct ckpt_tensor *find_other(const struct ckpt *c, const struct c
     return fmt_find_tensor(c->tensor, c->n_tensors, t->role, name);
 }
 
+/* The row of stacks whose name the tensor ends with, and the bytes in front of it; NULL: none. */
+static const struct stack *stack_of(const char *name, int *prefix)
+{
+    for (size_t k = 0; k < sizeof stacks / sizeof *stacks; k++)
+        if ((*prefix = prefix_of(name, stacks[k].end)) >= 0)
+            return &stacks[k];
+    return NULL;
+}
+
 /* Fills *f where tensor i is fused: 1, or 0. */
 static int look_at(const struct ckpt *c, int i, struct fused *f, struct err *e)
 {
-    const struct ckpt_tensor *t = &c->tensor[i], *up = t, *down = t;
-    int gate_up = prefix_of(t->name, GATE_UP), prefix = gate_up >= 0 ? gate_up : prefix_of(t->name, DOWN);
-    if (prefix < 0)
+    const struct ckpt_tensor *t = &c->tensor[i];
+    int prefix, rc;
+    const struct stack *s = stack_of(t->name, &prefix);
+    if (!s)
         return 0;
 
-    const struct ckpt_tensor *other = find_other(c, t, prefix, gate_up >= 0 ? DOWN : GATE_UP);
+    const struct ckpt_tensor *other = find_other(c, t, prefix, s->pair);
     if (!other)
         return err_set(e, ERR_FORMAT, "%s: has %s%s but not the layer's %s: is a file missing", c->path,
-                       ckpt_role_prefix[t->role], t->name, gate_up >= 0 ? "down_proj" : "gate_up_proj");
-    *(gate_up >= 0 ? &down : &up) = other;
-    int rc = check_pair(c, up, down, e);
-    if (rc < 0)
+                       ckpt_role_prefix[t->role], t->name, strrchr(s->pair, '.') + 1);
+    if ((rc = s->first == 2 ? check_pair(c, other, t, prefix_of(other->name, GATE_UP) >= 0 ? 2 : 1, e)
+                            : check_pair(c, t, other, s->n_parts, e)) < 0)
         return rc;
     if (stored_dtype_bits(t->dtype) < 8)
         return err_set(e, ERR_FORMAT, "%s: %s is %s: fused experts of %d bits are not read", c->path, t->name,
                        stored_dtype_name(t->dtype), stored_dtype_bits(t->dtype));
-    *f = gate_up >= 0 ? (struct fused){ i, prefix, 0, 2, t->shape[1] / 2 }
-                      : (struct fused){ i, prefix, 2, 1, t->shape[1] };
+    *f = (struct fused){ i, prefix, s->first, s->n_parts, t->shape[1] / s->n_parts };
     return 1;
 }
 
@@ -381,9 +405,9 @@ static int find_form(struct ckpt *c, const struct expert_form **form, struct err
 int fused_experts_split(struct ckpt *c, struct err *e)
 {
     struct split s = { .c = c };
-    int rc = find_form(c, &s.form, e), any = 0;
+    int rc = find_form(c, &s.form, e), any = 0, prefix;
     for (int i = 0; rc >= 0 && s.form && i < c->n_tensors && !any; i++)
-        any = prefix_of(c->tensor[i].name, GATE_UP) >= 0 || prefix_of(c->tensor[i].name, DOWN) >= 0;
+        any = stack_of(c->tensor[i].name, &prefix) != NULL;
     if (rc < 0 || !any)
         return rc;
 

@@ -3,6 +3,7 @@
  *
  *     mlp.experts.gate_up_proj [E, 2 I, H]     expert e: rows 0 .. I - 1 are its gate, the others its up
  *     mlp.experts.down_proj    [E, H, I]
+ *     mlp.experts.w1, .w3 [E, I, H], .w2 [E, H, I]    trainers' gate, up and down (AutoEP, torchtitan)
  *     mlp.experts.3.gate_proj.weight [I, H], …up_proj.weight [I, H], …down_proj.weight [H, I]
  *
  * Every checkpoint shows its experts as tensors of their own, so that both forms have one digest. gpt-oss has

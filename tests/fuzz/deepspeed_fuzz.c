@@ -1,5 +1,5 @@
-/* deepspeed_fuzz.c - a DeepSpeed folder, ZeRO 1 to 3 or universal: pickles in sound zips
- * (format/deepspeed*.c). */
+/* deepspeed_fuzz.c - a DeepSpeed folder, ZeRO 1 to 3 or universal, with experts or without: pickles in sound
+ * zips (format/deepspeed*.c). */
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -19,6 +19,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         "zero/model.norm.weight/step.pt",
         "zero/lm_head.weight/fp32.pt",
         "mp_rank_00_model_states.pt",
+        "global_step7/layer_0_expert_0_mp_rank_00_model_states.pt",
+        "global_step7/layer_0_expert_1_mp_rank_00_model_states.pt",
+        "zero/model.layers.0.mlp.experts.w1/fp32.pt",
+        "zero/model.layers.0.mlp.experts.w2/fp32.pt",
     };
     fuzz_write_parts(names, sizeof names / sizeof *names, data, n);
     fuzz_open_ckpt(fuzz_dir());

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# all
+# experts_real.sh - folders with experts that DeepSpeed writes here and now: the full state is that of the live
+# objects, bit for bit, also over another layout, and has the digest of the same model as Hugging Face's files.
+# PEER_PYTHON=python that has the libraries; CASES='moe-4-2-2 …': these.
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/../lib/lib.bash"
+py=${PEER_PYTHON:-python3}
+cases=$("$py" "$here/foreign_experts.py" list 2>/dev/null | tail -1)
+[ -n "$cases" ] || { skip "$py has no deepspeed: set PEER_PYTHON"; finish; }
+export PYTHONDONTWRITEBYTECODE=1
+cd "$TMP" || exit 1
+
+for case in $cases; do
+    [[ -z ${CASES:-} || " $CASES " == *" $case "* ]] || continue
+    "$py" "$here/foreign_experts.py" "$case" "$TMP/$case" >"$TMP/log" 2>&1 ||
+        { skip "this machine cannot make $case: $(grep Error "$TMP/log" | tail -1 | cut -c1-120)"; continue; }
+    run reshard --tp 2 --ep 2 --dp 2 --zero 1 "$case/ckpt" "$case/cut"
+    claim "$case is written at tp 2, ep 2, dp 2, zero 1" [ $rc = 0 ] || continue
+    run reshard "$case/cut" "$case/whole"
+    run "$py" "$here/foreign_real.py" compare "$case/ref.safetensors" "$case/whole"
+    claim "$case: every tensor is the live one" [ $rc = 0 ]
+    run reshard --format hf "$case/ckpt" "$case/hf"
+    run reshard digest "$case/hf"
+    want=$(head -1 <<<"$out")
+    run reshard digest "$case/ckpt"
+    claim "$case has the digest of Hugging Face's form" [ "$(head -1 <<<"$out")" = "$want" ]
+    rm -rf "${TMP:?}/$case"
+done
+finish
