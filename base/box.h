@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define BOX_DIMS 4
+#define BOX_DIMS 8
 
 struct box {
     int n_dims;               /* 1..BOX_DIMS (a scalar is [1]) */

@@ -110,7 +110,7 @@ enum param_init {
  * ranks. */
 enum param_group { GROUP_DENSE, GROUP_EXPERT };
 
-#define PARTS_MAX 4     /* parameters that are fused, at most */
+#define PARTS_MAX 6     /* parameters that are fused, at most */
 #define ALTERNATE_MAX 2 /* components of an alternating parameter */
 
 struct param {

@@ -62,6 +62,33 @@ int cuts_match(const char *pattern, const char *name, int64_t *layer, int64_t *e
     return match(pattern, name, layer, expert);
 }
 
+/* Takes "A" or "A-B" from the text: 1, or 0 where it is none. */
+static int take_range(const char **text, int64_t *from, int64_t *to)
+{
+    int n = take_number(*text, from);
+    *text += n;
+    *to = *from;
+    if (!n || **text != '-')
+        return n > 0;
+    n = take_number(*text + 1, to);
+    *text += n + 1;
+    return n > 0 && *to >= *from;
+}
+
+int cuts_row_match(const struct cut_row *r, const char *name, int64_t *layer, int64_t *expert)
+{
+    int64_t from, to;
+    if (!cuts_match(r->pattern, name, layer, expert))
+        return 0;
+    for (const char *s = r->layers; s && take_range(&s, &from, &to); s++) {
+        if (*layer >= from && *layer <= to)
+            return 1;
+        if (!*s)
+            break;
+    }
+    return !r->layers;
+}
+
 /* ---- lines ---- */
 
 struct parser {
@@ -98,23 +125,49 @@ static int read_number(struct parser *p, const char *word, const char *text, int
     return 0;
 }
 
-/* "4,1,1": the sizes of fused parts, in any scale. */
-static int read_parts(struct parser *p, struct cut_row *r, char *text)
+/* "4,1,1": numbers from 1, at most PARTS_MAX. */
+static int read_numbers(struct parser *p, const char *word, char *text, int64_t *out, int *n)
 {
     char *save = NULL;
-    r->n_parts = 0;
+    *n = 0;
     for (char *one = text ? strtok_r(text, ",", &save) : NULL; one; one = strtok_r(NULL, ",", &save)) {
-        if (r->n_parts == PARTS_MAX)
-            return err_set(p->e, ERR_FORMAT, AT "parts: more than %d sizes: give 2 to %d", WHERE(p),
+        if (*n == PARTS_MAX)
+            return err_set(p->e, ERR_FORMAT, AT "%s: more than %d sizes: give 2 to %d", WHERE(p), word,
                            PARTS_MAX, PARTS_MAX);
-        int rc = read_number(p, "parts", one, 1, NUMBER_MAX, &r->part[r->n_parts++]);
+        int rc = read_number(p, word, one, 1, NUMBER_MAX, &out[(*n)++]);
         if (rc < 0)
             return rc;
     }
+    return *n ? 0 : read_number(p, word, text, 1, NUMBER_MAX, out);
+}
+
+/* The sizes of fused parts, in any scale. */
+static int read_parts(struct parser *p, struct cut_row *r, char *text)
+{
+    int rc = text ? read_numbers(p, "parts", text, r->part, &r->n_parts) : 0;
+    if (!text)
+        r->n_parts = 0;
+    if (rc < 0)
+        return rc;
     if (r->n_parts < 2)
         return err_set(p->e, ERR_FORMAT, AT "parts: give the sizes of 2 to %d parts with commas, as 4,1,1",
                        WHERE(p), PARTS_MAX);
     return 0;
+}
+
+/* "3,7-9" */
+static int read_layers(struct parser *p, struct cut_row *r, const char *text)
+{
+    int64_t from, to;
+    const char *s = text;
+    int ok = text && *text;
+    while (ok && (ok = take_range(&s, &from, &to)) && *s)
+        ok = *s++ == ',' && *s;
+    if (!ok)
+        return err_set(p->e, ERR_FORMAT, AT "layers %.40s: give numbers and ranges with commas, as 3,7-9",
+                       WHERE(p), text ? text : "");
+    r->layers = strdup(text);
+    return r->layers ? 0 : err_set(p->e, ERR_MEMORY, "%s: no memory for its rows", p->c->what);
 }
 
 static int read_companion(struct parser *p, struct cut_row *r, const char *pattern)
@@ -130,9 +183,12 @@ static int read_companion(struct parser *p, struct cut_row *r, const char *patte
 static const struct number_word {
     const char *word;
     int64_t least, most;
-} numbers[] = { { "dim", 0, BOX_DIMS - 1 }, { "unit", 1, NUMBER_MAX }, { "interleave", 2, 16 },
-                { "expert-dim", 0, 0 },     { "block", 2, 4096 },      { "values", 1, NUMBER_MAX } };
-enum { W_DIM, W_UNIT, W_INTERLEAVE, W_EXPERT_DIM, W_BLOCK, W_VALUES, W_NUMBERS };
+} numbers[] = { { "dim", 0, BOX_DIMS - 1 },
+                { "interleave", 2, 16 },
+                { "expert-dim", 0, 0 },
+                { "block", 2, 4096 },
+                { "values", 1, NUMBER_MAX } };
+enum { W_DIM, W_INTERLEAVE, W_EXPERT_DIM, W_BLOCK, W_VALUES, W_NUMBERS };
 
 static void set_number(struct cut_row *r, int which, int64_t v)
 {
@@ -141,7 +197,6 @@ static void set_number(struct cut_row *r, int which, int64_t v)
         r->dim = (int)v;
         r->rule = r->rule == CUT_WHOLE ? CUT_UNITS : r->rule;
         break;
-    case W_UNIT: r->unit = v; break;
     case W_INTERLEAVE: r->interleave = (int)v; break;
     case W_EXPERT_DIM: r->stacked = 1; break;
     case W_BLOCK: r->block = (int)v; break;
@@ -157,7 +212,9 @@ enum {
     HAS_PARTS = HAS_WHOLE << 3,
     HAS_LAST = HAS_WHOLE << 4,
     HAS_OPTIONAL = HAS_WHOLE << 5,
-    HAS_COMPANION = HAS_WHOLE << 6
+    HAS_COMPANION = HAS_WHOLE << 6,
+    HAS_UNIT = HAS_WHOLE << 7,
+    HAS_LAYERS = HAS_WHOLE << 8
 };
 
 static int read_word(struct parser *p, struct cut_row *r, const char *word, unsigned *has)
@@ -165,9 +222,9 @@ static int read_word(struct parser *p, struct cut_row *r, const char *word, unsi
     static const struct {
         const char *word;
         unsigned bit;
-    } plain[] = { { "whole", HAS_WHOLE },        { "copies", HAS_COPIES }, { "blocks", HAS_BLOCKS },
-                  { "parts", HAS_PARTS },        { "last", HAS_LAST },     { "optional", HAS_OPTIONAL },
-                  { "companion", HAS_COMPANION } };
+    } plain[] = { { "whole", HAS_WHOLE },         { "copies", HAS_COPIES }, { "blocks", HAS_BLOCKS },
+                  { "parts", HAS_PARTS },         { "last", HAS_LAST },     { "optional", HAS_OPTIONAL },
+                  { "companion", HAS_COMPANION }, { "unit", HAS_UNIT },     { "layers", HAS_LAYERS } };
     unsigned bit = 0;
     int64_t v = 0;
     int rc = 0;
@@ -185,6 +242,10 @@ static int read_word(struct parser *p, struct cut_row *r, const char *word, unsi
             bit = plain[i].bit;
     if (bit == HAS_PARTS)
         rc = read_parts(p, r, next_word(p));
+    if (bit == HAS_UNIT)
+        rc = read_numbers(p, word, next_word(p), r->unit, &r->n_units);
+    if (bit == HAS_LAYERS && !(*has & bit))
+        rc = read_layers(p, r, next_word(p));
     if (bit == HAS_COMPANION && !(*has & bit))
         rc = read_companion(p, r, next_word(p));
     if (rc < 0)
@@ -193,7 +254,7 @@ static int read_word(struct parser *p, struct cut_row *r, const char *word, unsi
     if (!bit)
         return err_set(p->e, ERR_FORMAT,
                        AT "%.40s is not a word of a row: use whole, dim, unit, copies, blocks, parts, "
-                          "interleave, expert-dim, block, values, last, optional",
+                          "interleave, layers, expert-dim, block, values, companion, last, optional",
                        WHERE(p), word);
     if (*has & bit)
         return err_set(p->e, ERR_FORMAT, AT "%s stands twice: keep one", WHERE(p), word);
@@ -204,23 +265,25 @@ static int read_word(struct parser *p, struct cut_row *r, const char *word, unsi
 /* Words that need or exclude each other. */
 static int check_row(struct parser *p, const struct cut_row *r, unsigned has)
 {
-    const unsigned of_dim = 1u << W_UNIT | 1u << W_INTERLEAVE | 1u << W_BLOCK | HAS_COPIES | HAS_BLOCKS |
+    const unsigned of_dim = HAS_UNIT | 1u << W_INTERLEAVE | 1u << W_BLOCK | HAS_COPIES | HAS_BLOCKS |
                             HAS_PARTS;
     const struct {
         int wrong;
         const char *text;
     } rules[] = {
-        { (has & HAS_COMPANION) && (has & ~(HAS_COMPANION | HAS_OPTIONAL | 1u << W_BLOCK)),
-          "is a companion, which takes its cut from the weight: keep only block and optional" },
+        { (has & HAS_COMPANION) && (has & ~(HAS_COMPANION | HAS_OPTIONAL | HAS_LAYERS | 1u << W_BLOCK)),
+          "is a companion, which takes its cut from the weight: keep only block, layers and optional" },
         { !(has & (HAS_WHOLE | HAS_COMPANION | 1u << W_DIM)),
           "has neither whole nor dim: write dim N, or whole" },
         { (has & HAS_WHOLE) && (has & 1u << W_DIM), "has whole and dim: keep one" },
         { (has & HAS_WHOLE) && (has & of_dim), "is whole, and how a dim is cut: write dim N for whole" },
-        { (has & HAS_BLOCKS) && (has & 1u << W_UNIT), "has blocks and unit: keep one" },
-        { (has & HAS_COPIES) && !(has & 1u << W_UNIT), "has copies without unit: write unit N copies" },
+        { (has & HAS_BLOCKS) && (has & HAS_UNIT), "has blocks and unit: keep one" },
+        { (has & HAS_COPIES) && !(has & HAS_UNIT), "has copies without unit: write unit N copies" },
         { (has & 1u << W_VALUES) && r->block < 2, "has values without block: write block N values V" },
         { r->stacked && !r->dim && !(has & HAS_WHOLE), "cuts dim 0, which counts experts: give another dim" },
         { r->stacked && strstr(r->pattern, "{expert}"), "has expert-dim and {expert}: keep one" },
+        { r->n_units > 1 && r->n_units != r->n_parts, "has not as many units as parts: give one, or each" },
+        { (has & HAS_LAYERS) && !strstr(r->pattern, "{layer}"), "has layers without {layer}: add it" },
         { (has & HAS_LAST) && strstr(r->pattern, "{layer}"),
           "has last and {layer}: a layer's stage follows from its number" },
     };
@@ -248,6 +311,16 @@ static int check_pattern(struct parser *p, const char *pattern)
     return 0;
 }
 
+/* One pattern may stand twice for other layers. */
+static int check_twice(struct parser *p, const struct cut_row *r)
+{
+    for (const struct cut_row *q = p->c->row; q < r; q++)
+        if (!strcmp(q->pattern, r->pattern) && !(q->layers && r->layers))
+            return err_set(p->e, ERR_FORMAT, AT "%.80s is in line %d too: keep one", WHERE(p), r->pattern,
+                           q->line);
+    return 0;
+}
+
 static int add_row(struct parser *p, const char *pattern)
 {
     struct cuts *c = p->c;
@@ -255,10 +328,6 @@ static int add_row(struct parser *p, const char *pattern)
     int rc = check_pattern(p, pattern);
     if (rc < 0)
         return rc;
-    for (int i = 0; i < c->n; i++)
-        if (!strcmp(c->row[i].pattern, pattern))
-            return err_set(p->e, ERR_FORMAT, AT "%.80s is in line %d too: keep one", WHERE(p), pattern,
-                           c->row[i].line);
     if (c->n == ROWS_MAX)
         return err_set(p->e, ERR_FORMAT, AT "more than %d rows: write {layer} for numbers", WHERE(p),
                        ROWS_MAX);
@@ -268,7 +337,9 @@ static int add_row(struct parser *p, const char *pattern)
         return err_set(p->e, ERR_MEMORY, "%s: no memory for its rows", c->what);
     c->row = grown;
     struct cut_row *r = &grown[c->n];
-    *r = (struct cut_row){ .pattern = strdup(pattern), .line = p->line, .unit = 1, .interleave = 1 };
+    *r = (struct cut_row){ .pattern = strdup(pattern), .line = p->line, .interleave = 1 };
+    r->n_units = 1;
+    r->unit[0] = 1;
     r->block = r->n_parts = 1;
     r->part[0] = 1;
     if (!r->pattern)
@@ -282,7 +353,8 @@ static int add_row(struct parser *p, const char *pattern)
     r->last = !!(has & HAS_LAST);
     r->optional = !!(has & HAS_OPTIONAL);
     r->rule = has & HAS_BLOCKS ? CUT_BLOCKS : r->rule;
-    return check_row(p, r, has);
+    rc = check_row(p, r, has);
+    return rc < 0 ? rc : check_twice(p, r);
 }
 
 /* "cuts 1", the first line that is not empty. */
@@ -327,7 +399,8 @@ static int link_companions(struct cuts *c, struct err *e)
         if (!r->companion)
             continue;
         for (int k = 0; k < c->n; k++)
-            if (!strcmp(c->row[k].pattern, r->companion) && !c->row[k].companion)
+            if (!strcmp(c->row[k].pattern, r->companion) && !c->row[k].companion &&
+                !strcmp(c->row[k].layers ? c->row[k].layers : "", r->layers ? r->layers : ""))
                 w = &c->row[k];
         if (!w)
             return err_set(e, ERR_FORMAT, AT "companion %.80s: no row cuts this pattern: add one", c->what,
@@ -337,6 +410,7 @@ static int link_companions(struct cuts *c, struct err *e)
         *r = *w;
         r->pattern = own.pattern;
         r->companion = own.companion;
+        r->layers = own.layers;
         r->line = own.line;
         r->optional = own.optional;
         r->block = own.block;
@@ -381,6 +455,7 @@ void cuts_free(struct cuts *c)
     for (int i = 0; i < c->n; i++) {
         free(c->row[i].pattern);
         free(c->row[i].companion);
+        free(c->row[i].layers);
     }
     free(c->row);
     free(c->what);

@@ -23,8 +23,9 @@ struct cut_row {
     int line;
     enum cut_rule rule;
     int dim;
-    int64_t unit;
-    int copies; /* fewer units than tp ranks: neighbours hold the same unit */
+    int n_units;
+    int64_t unit[PARTS_MAX]; /* of each part; n_units 1: the first holds for all */
+    int copies;              /* fewer units than tp ranks: neighbours hold the same unit */
     int n_parts;
     int64_t part[PARTS_MAX]; /* sizes of fused parts, in any scale; n_parts 1: not fused */
     int interleave;          /* values that alternate along the dim; 1: none do */
@@ -32,6 +33,7 @@ struct cut_row {
     int block;               /* values that one index of the dim stands for */
     int64_t values;          /* of the dim, where the last block is short; 0: block times its indices */
     char *companion;         /* the pattern of the weight whose cut this row takes, or NULL */
+    char *layers;            /* the numbers that {layer} may be, as "3,7-9"; NULL: any */
     int last;                /* on the last pipeline stage */
     int optional;            /* may match no tensor */
     int n_matched;
@@ -50,6 +52,8 @@ void cuts_free(struct cuts *c);
 
 /* 1: the name fits the pattern. *layer, *expert: the numbers at {layer} and {expert}, or -1. */
 int cuts_match(const char *pattern, const char *name, int64_t *layer, int64_t *expert);
+/* 1: the name fits the row, its layer being one of the row's. */
+int cuts_row_match(const struct cut_row *r, const char *name, int64_t *layer, int64_t *expert);
 
 /* Parameters of n tensors. */
 struct cut_model {

@@ -24,7 +24,7 @@ static int find_row(struct cuts *c, struct placed *q, struct err *e)
 {
     for (int i = 0; i < c->n; i++) {
         int64_t layer, expert;
-        if (!cuts_match(c->row[i].pattern, q->t->name, &layer, &expert))
+        if (!cuts_row_match(&c->row[i], q->t->name, &layer, &expert))
             continue;
         if (q->row)
             return err_set(e, ERR_CONFIG,
@@ -114,15 +114,17 @@ static int64_t values_of(const struct placed *q)
     return q->row->values ? q->row->values : q->t->shape[q->row->dim] * q->row->block;
 }
 
+static int64_t unit_of(const struct cut_row *r, int part) { return r->unit[r->n_units > 1 ? part : 0]; }
+
 /* One part of the tensor: does tp divide its units? */
-static int check_units(const struct cuts *c, const struct placed *q, int64_t size, const struct layout *l,
-                       struct err *e)
+static int check_units(const struct cuts *c, const struct placed *q, int part, int64_t size,
+                       const struct layout *l, struct err *e)
 {
     const struct cut_row *r = q->row;
-    int64_t n = size / r->interleave, units = n / r->unit;
-    if (n % r->unit)
+    int64_t n = size / r->interleave, unit = unit_of(r, part), units = n / unit;
+    if (n % unit)
         return err_set(e, ERR_CONFIG, ROW_AT "%lld values of dim %d are no multiple of unit %lld", ROW(c, q),
-                       (long long)n, r->dim, (long long)r->unit);
+                       (long long)n, r->dim, (long long)unit);
     if (((r->stacked || q->expert >= 0) && l->ep > 1) || units % l->tp == 0)
         return 0;
     if (r->copies && l->tp % units == 0)
@@ -156,7 +158,7 @@ static int check_tensor(const struct cuts *c, const struct placed *q, const stru
             return err_set(e, ERR_CONFIG,
                            ROW_AT "part %d has %lld values, no multiple of interleave %d and block %d",
                            ROW(c, q), k, (long long)size, r->interleave, r->block);
-        rc = r->rule == CUT_UNITS ? check_units(c, q, size, l, e) : 0;
+        rc = r->rule == CUT_UNITS ? check_units(c, q, k, size, l, e) : 0;
     }
     return rc;
 }
@@ -167,7 +169,9 @@ static void add_param(struct cut_model *m, const struct placed *q, int64_t exper
     static const enum param_split split[] = {
         [CUT_WHOLE] = SPLIT_COPY, [CUT_UNITS] = SPLIT_UNITS, [CUT_BLOCKS] = SPLIT_BLOCKS
     };
-    static const struct cut_row whole = { .unit = 1, .n_parts = 1, .interleave = 1, .block = 1 };
+    static const struct cut_row whole = {
+        .n_units = 1, .unit = { 1 }, .n_parts = 1, .interleave = 1, .block = 1
+    };
     const struct cut_row *r = q->row ? q->row : &whole;
     struct param *p = &m->table.p[m->table.n];
     m->name[m->table.n++] = q->t->name;
@@ -179,7 +183,7 @@ static void add_param(struct cut_model *m, const struct placed *q, int64_t exper
                          .n_dims = q->t->n_dims,
                          .stacked = r->stacked,
                          .split = split[r->rule],
-                         .split_unit = r->unit,
+                         .split_unit = unit_of(r, k),
                          .split_dim = r->stacked && r->rule == CUT_WHOLE ? q->t->n_dims - 1 : r->dim,
                          .begin = begin,
                          .size = size,

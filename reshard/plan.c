@@ -12,6 +12,7 @@
 #define CONFIG_MAX ((size_t)1 << 24)
 #define MOST_GRAIN 64
 #define MOST_RANKS (1 << 20)
+#define NAME_BYTES 640 /* bytes of a tensor's name, and of numbers in it */
 
 /* ---- which tensors ---- */
 
@@ -118,20 +119,72 @@ static int compare_named(const void *a, const void *b)
     return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
 }
 
+/* The name with its first two numbers between dots replaced; a name with fewer numbers stays as it is. */
+static void renumber(const char *name, int64_t first, int64_t second, char out[NAME_BYTES])
+{
+    const int64_t to[] = { first, second };
+    size_t at = 0;
+    int n = 0;
+    for (const char *s = name; *s && at < NAME_BYTES - 32;) {
+        size_t word = strcspn(s, ".");
+        if (n < 2 && word && strspn(s, "0123456789") == word)
+            at += (size_t)sprintf(out + at, "%lld", (long long)to[n++]);
+        else
+            at += (size_t)snprintf(out + at, NAME_BYTES - at, "%.*s", (int)word, s);
+        s += word;
+        if (*s == '.' && at < NAME_BYTES - 1)
+            out[at++] = *s++;
+    }
+    out[at] = 0;
+}
+
+/* Layers that predict further tokens lie behind those that config.json counts. */
+static int64_t further_layers(const struct plan *p)
+{
+    struct err ignored = { 0 };
+    int64_t n = 0;
+    json_t *o = jx_parse(p->config, strlen(p->config), "config.json", &ignored);
+    jx_int(o, "config.json", "num_nextn_predict_layers", &n, &ignored);
+    json_decref(o);
+    return n > 0 ? n : 0;
+}
+
+/* Whether a tensor beside the table is one of its own but for the number of its layer or expert, of which
+ * config.json has fewer: that is the config of another model. */
+static int is_beyond(const struct plan *p, const char *name)
+{
+    char other[NAME_BYTES];
+    long long layer;
+    if (sscanf(name, "model.layers.%lld.", &layer) == 1 && layer >= p->cfg.n_layers &&
+        layer < p->cfg.n_layers + further_layers(p))
+        return 0;
+    for (int64_t l = 0; l < p->cfg.n_layers; l++) {
+        renumber(name, l, 0, other);
+        if (strcmp(name, other) && param_find(&p->table, other) >= 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* 1: all is well, and there are tensors beside those of the table. */
 static int check_against_table(const struct plan *p, int n, struct named *names, struct err *e)
 {
     const char *path = ckpt_path(p->src);
+    int beside = 0;
     for (int i = 0; i < p->n; i++) {
         const struct ckpt_tensor *t = &p->target[i].t;
         struct named key = { t->name, 0, 0 },
                      *found = bsearch(&key, names, (size_t)n, sizeof key, compare_named);
         if (!found && known_beside(p, t->name))
             continue;
-        if (!found)
+        if (!found && is_beyond(p, t->name))
             return err_set(e, ERR_CONFIG,
                            "%s: %s is not a tensor of the %s model in its config.json: is it the config of "
                            "another model",
                            path, t->name, p->cfg.family->name);
+        beside |= !found;
+        if (!found)
+            continue;
 
         const struct param *q = &p->table.p[found->param];
         char how[320];
@@ -147,7 +200,7 @@ static int check_against_table(const struct plan *p, int n, struct named *names,
             return err_set(e, ERR_CONFIG,
                            "%s: has no %s, which config.json asks for: is it the config of another model",
                            path, names[i].name);
-    return 0;
+    return beside;
 }
 
 static int read_model(struct plan *p, struct log *log, struct err *e)
@@ -158,13 +211,8 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
         return plan_cuts(p, NULL, log, e);
     if (!text)
         return is_trivial(&p->req->layout) ? 0 : plan_cuts(p, "has no config.json", log, e);
-    if (model_config_parse(&p->cfg, text, what, e) < 0) {
-        if (!is_trivial(&p->req->layout))
-            return plan_cuts(p, e->text, log, e);
-        if (log)
-            log_line(log, "tensors are carried whole and unchecked: %s", e->text);
-        return 0;
-    }
+    if (model_config_parse(&p->cfg, text, what, e) < 0)
+        return plan_cuts(p, e->text, log, e);
 
     TRY(param_table_open(&p->table, &p->cfg, e));
     p->has_model = 1;
@@ -178,6 +226,8 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
     qsort(names, (size_t)n, sizeof *names, compare_named);
     rc = check_against_table(p, n, names, e);
     free(names);
+    if (rc > 0)
+        rc = plan_cuts(p, NULL, log, e);
     if (rc >= 0)
         rc = layout_check(&p->req->layout, &p->cfg, e);
 out:
@@ -411,6 +461,8 @@ static int take_grain(struct plan *p, struct err *e)
             "%s: grain %d does not divide the %lld heads of the model: is it the config of another model",
             ckpt_path(p->src), p->grain, (long long)p->cfg.n_heads);
     p->cfg.grain = p->table.cfg.grain = p->grain;
+    if (p->has_cuts)
+        p->cut.table.cfg.grain = p->grain;
     return 0;
 }
 

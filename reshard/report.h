@@ -18,8 +18,8 @@ struct report_options {
 
 /* One for each command of reshard. They return 0, 1 (report_diff: the checkpoints differ) or an error. */
 int report_inspect(struct ckpt *c, const struct report_options *o, FILE *out, struct err *e);
-/* The cut table of its family, or its cuts.txt. ERR_CONFIG: it has neither. */
-int report_cuts(const struct ckpt *c, FILE *out, struct err *e);
+/* Its cut table: that of its family, its cuts.txt, or that of its model_type. ERR_CONFIG: it has none. */
+int report_cuts(struct ckpt *c, FILE *out, struct err *e);
 int report_digest(struct ckpt *c, const struct report_options *o, FILE *out, struct err *e);
 int report_diff(struct ckpt *a, struct ckpt *b, const struct report_options *o, FILE *out, struct err *e);
 int report_plan(const struct plan *p, const struct report_options *o, FILE *out, struct err *e);
