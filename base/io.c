@@ -174,6 +174,12 @@ int io_reserve(int fd, const char *path, int64_t bytes, struct err *e)
                : 0;
 }
 
+void io_punch(int fd, int64_t off, int64_t n)
+{
+    if (n > 0)
+        (void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, n);
+}
+
 int io_pread(int fd, const char *path, void *buf, size_t n, int64_t off, struct err *e)
 {
     char *p = buf;

@@ -82,6 +82,10 @@ int io_pwrite(int fd, const char *path, const void *buf, size_t n, int64_t off, 
 /* Sets the size. */
 int io_truncate(int fd, const char *path, int64_t bytes, struct err *e);
 
+/* Gives the space of [off, off + n) back to the file system: these bytes read as zeros from then on. Nothing
+ * on file systems that cannot. */
+void io_punch(int fd, int64_t off, int64_t n);
+
 /* fsync and close; both are checked. The descriptor is closed in any case. */
 int io_sync_close(int fd, const char *path, struct err *e);
 

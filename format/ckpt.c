@@ -56,6 +56,17 @@ static int open_driver(struct ckpt *c, struct err *e)
     return d->open(c, folder, e);
 }
 
+static int open_remote(struct ckpt *c, const char *url, const struct ckpt_open_opts *how, struct err *e)
+{
+    char *dir = how->unpublished ? io_join(how->unpublished, CKPT_PROOF) : NULL;
+    if (how->unpublished && !dir)
+        return err_set(e, ERR_MEMORY, "%s: no memory for a path", url);
+    c->read_once = dir != NULL;
+    int rc = remote_open(&c->remote, url, dir, how->unpublished, how->stop, e);
+    free(dir);
+    return rc;
+}
+
 int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *how, struct err *e)
 {
     static const struct ckpt_open_opts none = { 0 };
@@ -75,7 +86,7 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
     c->hold = -1;
     c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
     c->config_path = how->config_path;
-    int rc = store_is_url(path) ? remote_open(&c->remote, path, NULL, how->stop, e) : 0;
+    int rc = store_is_url(path) ? open_remote(c, path, how, e) : 0;
     if (rc >= 0 && !(c->path = strdup(c->remote ? url_cache_path(c->remote) : path)))
         rc = err_set(e, ERR_MEMORY, "%s: no memory to open a checkpoint", path);
     if (rc >= 0)
@@ -176,6 +187,7 @@ const struct ckpt_layout *ckpt_layout(const struct ckpt *c) { return &fmt_bottom
 const char *ckpt_note(const struct ckpt *c) { return fmt_bottom(c)->note; }
 const char *ckpt_writer(const struct ckpt *c) { return fmt_bottom(c)->writer; }
 int ckpt_writer_ranks(const struct ckpt *c) { return fmt_bottom(c)->n_ranks; }
+int ckpt_is_read_once(const struct ckpt *c) { return fmt_bottom(c)->read_once; }
 int ckpt_n_extra(const struct ckpt *c) { return fmt_bottom(c)->n_extra; }
 const char *ckpt_extra_name(const struct ckpt *c, int i) { return fmt_bottom(c)->extra[i].name; }
 

@@ -20,12 +20,18 @@
 /* The small file that says how the tensors of a model without a family are cut (reshard/CUTS.md). */
 #define CKPT_CUTS "cuts.txt"
 
+#define CKPT_PROOF ".proof"
+
 struct ckpt;
 
 struct ckpt_open_opts {
     /* A config.json to use in place of the one beside the files: some formats (Megatron) do not store the
      * number of heads and the vocabulary. NULL: none. Borrowed during ckpt_open. */
     const char *config_path;
+    /* A folder with the files that a URL does not have yet, to prove a checkpoint before it is published.
+     * What is transferred goes to CKPT_PROOF in that folder and not to the user's cache, and is dropped when
+     * it has been read: every byte may be read once, with ckpt_read_unproven. NULL: none. */
+    const char *unpublished;
     /* Requests to a server end with ERR_STOPPED soon after *stop is not 0. Must outlive ckpt_end_reading.
      * NULL: none. */
     const volatile sig_atomic_t *stop;
@@ -100,6 +106,8 @@ const char *ckpt_remark(const struct ckpt *c);
 /* The cache folder that the files come through, as a number: processes with the same number share every byte.
  * 0: the checkpoint is on this machine's disks. */
 uint64_t ckpt_cache(const struct ckpt *c);
+/* 1: opened with ckpt_open_opts.unpublished. */
+int ckpt_is_read_once(const struct ckpt *c);
 /* Bytes that this process has received over the network. */
 int64_t ckpt_received(const struct ckpt *c);
 

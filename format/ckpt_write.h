@@ -32,6 +32,17 @@ int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pi
  * for weights) to 19. */
 enum ckpt_codec { CODEC_PLAIN, CODEC_ZSTD, CODEC_PLANES };
 void ckpt_shard_compress(struct ckpt_shard *s, enum ckpt_codec codec, int level);
+/* What a writer tells about its files while they grow, for a caller that sends them elsewhere. Any thread. */
+struct ckpt_watch {
+    /* A file of the folder that will have so many bytes. */
+    int (*begin)(void *arg, const char *name, int64_t bytes, struct err *e);
+    /* Bytes [off, off + n) of it are final, and the writer reads them no more. Each byte once. */
+    int (*final)(void *arg, const char *name, int64_t off, int64_t n, struct err *e);
+    void *arg;
+};
+/* For a plain shard whose caller calls ckpt_shard_check for everything that it puts. Before the first put.
+ * w is borrowed until the shard is closed. */
+int ckpt_shard_watch(struct ckpt_shard *s, const struct ckpt_watch *w, struct err *e);
 /* Writes the next n_elements of a piece, in its row-major order. Pieces may be written in any order, and
  * different ones from different threads. */
 int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_elements, struct err *e);
@@ -66,6 +77,8 @@ struct ckpt_meta {
  * bytes; "" on error. *lock keeps other processes away: io_close it after ckpt_reveal, or pass it to
  * ckpt_abandon. lock NULL: no lock, for tests. ERR_FILE: dst exists, or another process is writing it. */
 int ckpt_begin(const char *dst, char *tmp, int *lock, struct log *log, struct err *e);
+/* 1: the name of a file, directly in the folder, that a writer of some format makes. */
+int ckpt_is_written(const char *name);
 /* 1: path has the name of such a folder; dst[4096]: the checkpoint it was made for. */
 int ckpt_place_of(const char *path, char dst[4096]);
 /* Removes such a folder, or a checkpoint that a killed process was removing (ckpt_remove), by the rules of

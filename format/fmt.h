@@ -132,6 +132,7 @@ struct ckpt {
     _Atomic int64_t bytes_read;
 
     struct url_cache *remote; /* where the files come from; NULL: this machine */
+    int read_once;            /* what was read is dropped (ckpt_open_opts.unpublished) */
     int is_done;      /* after ckpt_end_reading of a URL: what is not present does not come any more */
     int64_t received; /* bytes received until then */
 

@@ -14,6 +14,7 @@ struct hf_write_opts {
     /* The model's config.json: the experts of a layer are written as two tensors, mlp.experts.gate_up_proj
      * [E, 2 I, H] and mlp.experts.down_proj [E, H, I] (transformers 5). NULL: every tensor as it is. */
     const char *fuse_config;
+    const struct ckpt_watch *watch; /* is told about the files; borrowed until the end; or NULL */
 };
 /* Creates the files in the folder dir. t: n tensors, borrowed until the end. how: borrowed during the call.
  * ERR_USAGE: fuse_config names a family without that form. ERR_CONFIG: experts that do not fit together. */

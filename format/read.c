@@ -427,6 +427,18 @@ static int check_before(struct ckpt *c, const struct fmt_piece *p, int trusted, 
     return 0;
 }
 
+/* Drops bytes that were read and are not read again. The blocks with the header are read by all threads. */
+static void drop(struct ckpt *c, const struct fmt_file *f, int64_t off, int64_t n)
+{
+    int64_t first = (f->data + FMT_BLOCK - 1) / FMT_BLOCK * FMT_BLOCK;
+    if (off < first) {
+        n -= first - off;
+        off = first;
+    }
+    if (n > 0)
+        url_cache_drop(c->remote, f->name, off, n);
+}
+
 /* Writes to q->dst what piece p holds of the request; *got: the number of elements. */
 static int read_piece(struct ckpt *c, const struct fmt_piece *p, const struct request *q, int64_t *got,
                       struct err *e)
@@ -464,6 +476,8 @@ static int read_piece(struct ckpt *c, const struct fmt_piece *p, const struct re
         }
         if (pass.record)
             fmt_pass_add(&pass, off, to, bytes);
+        if (c->read_once && !p->stride && !f->frame && !f->n_records)
+            drop(c, f, off, bytes);
         *got += r.count;
     }
     fmt_pass_end(&pass);

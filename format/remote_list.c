@@ -188,11 +188,14 @@ static int is_file_url(const char *url)
     return known && url_split(url, folder, name);
 }
 
-int remote_open(struct url_cache **out, const char *url, const char *dir, const volatile sig_atomic_t *stop,
-                struct err *e)
+int remote_open(struct url_cache **out, const char *url, const char *dir, const char *unpublished,
+                const volatile sig_atomic_t *stop, struct err *e)
 {
-    struct url_cache_opts how = {
-        .dir = dir, .stop = stop, .is_file = is_file_url(url), .list = list_files, .prepare = prepare
-    };
+    struct url_cache_opts how = { .dir = dir,
+                                  .unpublished = unpublished,
+                                  .stop = stop,
+                                  .is_file = is_file_url(url),
+                                  .list = list_files,
+                                  .prepare = prepare };
     return url_cache_open(out, url, &how, e);
 }

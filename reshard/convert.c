@@ -1,31 +1,22 @@
 /* convert.c - the whole walk: open, plan, stream, prove, publish. */
 #include <stdlib.h>
 #include "base/clock.h"
-#include "base/io.h"
-#include "reshard/reshard.h"
-
-#define PATH_BYTES 4096
-
-/* Makes the temporary folder: every process gets its name in tmp[PATH_BYTES], the first one its lock. */
-static int begin(const struct request *req, char *tmp, int *lock, struct log *log, struct err *e)
-{
-    int rc = procs_rank(req->procs) ? 0 : ckpt_begin(req->dst, tmp, lock, log, e);
-    rc = procs_agree(req->procs, rc, e);
-    return rc < 0 ? rc : procs_broadcast(req->procs, tmp, PATH_BYTES, e);
-}
+#include "reshard/dest.h"
 
 static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
 {
     const struct procs *procs = p->req->procs;
-    char tmp[PATH_BYTES] = "";
-    int lock = -1, first = procs_rank(procs) == 0, rc = begin(p->req, tmp, &lock, log, e);
-    struct ckpt_digest *digest = rc < 0 ? NULL : calloc((size_t)p->n + 1, sizeof *digest);
-    TRY(rc);
+    struct dest d;
+    int rc = dest_open(&d, p->req, log, e);
+    if (rc < 0)
+        return rc;
+    struct ckpt_digest *digest = calloc((size_t)p->n + 1, sizeof *digest);
     TRY(procs_agree(procs,
                     digest ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", p->n), e));
 
-    TRY(stream_run(p, tmp, digest, log, e));
-    TRY(prove_run(p, tmp, digest, log, e));
+    TRY(stream_run(p, &d, digest, log, e));
+    TRY(dest_send(&d, e));
+    TRY(prove_run(p, &d, digest, log, e));
     TRY(procs_agree(procs,
                     request_stopped(p->req)
                         ? err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written")
@@ -34,14 +25,10 @@ static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
 out:
     free(digest);
     if (rc < 0) {
-        if (first && *tmp)
-            ckpt_abandon(tmp, lock);
+        dest_fail(&d, p->req, e);
         return rc;
     }
-
-    rc = first ? ckpt_reveal(tmp, p->req->dst, e) : 0;
-    io_close(lock);
-    return procs_agree(procs, rc, e);
+    return dest_publish(&d, p->req, log, e);
 }
 
 static void log_remarks(const struct ckpt *src, const struct request *req, struct log *log)

@@ -62,6 +62,8 @@ static int open_native(struct output *o, const char *tmp, struct err *e)
         TRY(ckpt_shard_open(&o->shard[u], tmp, u / UNITS, p->unit[u].n_pieces, list[u], e));
         ckpt_shard_defer(o->shard[u]);
         ckpt_shard_compress(o->shard[u], p->req->codec, p->req->level);
+        if (o->watch.arg && !p->req->codec) /* a compressed file is made when the plain one is whole */
+            TRY(ckpt_shard_watch(o->shard[u], &o->watch, e));
     }
 out:
     for (int u = 0; list && u < n_units; u++)
@@ -146,7 +148,7 @@ static int list_tensors(struct output *o, struct err *e)
 static int open_hf(struct output *o, const char *tmp, struct err *e)
 {
     const struct request *req = o->p->req;
-    struct hf_write_opts how = { .shard_bytes = req->shard_bytes };
+    struct hf_write_opts how = { .shard_bytes = req->shard_bytes, .watch = o->watch.arg ? &o->watch : NULL };
     int rc = list_tensors(o, e);
     if (req->fuse_experts)
         how.fuse_config = o->p->config ? o->p->config : "";
@@ -247,11 +249,13 @@ static const struct sink sinks[] = {
     [TARGET_UNIVERSAL] = { 0, 0, open_universal, put_universal, NULL, NULL, seal_universal },
 };
 
-int output_open(struct output *o, const struct plan *p, const char *tmp, struct err *e)
+int output_open(struct output *o, const struct plan *p, const struct dest *d, struct err *e)
 {
+    if (d->upload)
+        dest_watch(&o->watch, d->upload);
     o->p = p;
     o->sink = &sinks[p->req->format];
-    return o->sink->open(o, tmp, e);
+    return o->sink->open(o, d->tmp, e);
 }
 
 void output_free(struct output *o)

@@ -5,7 +5,7 @@
 #include "format/dcp_write.h"
 #include "format/hf_write.h"
 #include "format/universal_write.h"
-#include "reshard/reshard.h"
+#include "reshard/dest.h"
 
 struct output;
 /* How one format is written. The owner of a unit closes it when all of its pieces are there; rank 0 seals
@@ -35,11 +35,12 @@ struct output {
     struct dcp_write *dcp;
     struct universal_write *universal;
     struct ckpt_state state; /* of universal */
+    struct ckpt_watch watch; /* arg NULL: the files stay on this machine */
 };
 
-/* Opens the files of this process in the folder tmp. Borrows p. *o zeroed before; output_free() also after
- * an error. */
-int output_open(struct output *o, const struct plan *p, const char *tmp, struct err *e);
+/* Opens the files of this process in the folder d->tmp. Borrows p and what d points to. *o zeroed before;
+ * output_free() also after an error. */
+int output_open(struct output *o, const struct plan *p, const struct dest *d, struct err *e);
 /* Removes files that were not closed. */
 void output_free(struct output *o);
 /* Whether this process writes piece q. */

@@ -93,13 +93,15 @@ int plan_cuts(struct plan *p, const char *why, struct log *log, struct err *e);
 int64_t plan_memory_bytes(const struct plan *p);
 void plan_free(struct plan *p); /* a zeroed plan is fine */
 
-/* Reads every tensor once in order, converts, digests and writes it into the folder tmp. digest[p->n]: of
+/* Reads every tensor once in order, converts, digests and writes it into the folder d->tmp. digest[p->n]: of
  * every target, as it was read and converted. Collective over the processes that share the work. */
-int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log,
+struct dest;
+int stream_run(const struct plan *p, const struct dest *d, struct ckpt_digest *digest, struct log *log,
                struct err *e);
-/* Opens the folder tmp again: every tensor of the plan must be there with its digest (native: as
- * stream_run() read its files back; other formats are read now). Collective, as stream_run(). */
-int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *digest, struct log *log,
+/* Opens the folder d->tmp again, or what was sent to the URL: every tensor of the plan must be there with its
+ * digest (native files of this machine: as stream_run() read them back; others are read now). Collective, as
+ * stream_run(). */
+int prove_run(const struct plan *p, const struct dest *d, const struct ckpt_digest *digest, struct log *log,
               struct err *e);
 /* out[ckpt_n_tensors(c)]: digests of all tensors, by reading them; ERR_INTEGRITY where the checkpoint
  * claims another. Collective over procs. */

@@ -13,7 +13,7 @@
 #include "comm/launch.h"
 #include "format/fetch.h"
 #include "store/sidecar.h"
-#include "reshard/reshard.h"
+#include "reshard/dest.h"
 #include "reshard/report.h"
 
 struct options {
@@ -211,9 +211,7 @@ static int make_request(struct request *r, const struct options *o, const char *
         return err_set(e, ERR_USAGE,
                        "--format %s holds whole tensors: leave --tp, --pp, --dp, --ep and --zero out",
                        format_name(r->format));
-    if (strstr(dst, "://"))
-        return err_set(e, ERR_USAGE, "%s: writing to a URL is not built yet: write to a folder", dst);
-    return 0;
+    return dest_check(dst, r->format, e);
 }
 
 /* ---- commands: o, positional arguments -> status or a negative error ---- */

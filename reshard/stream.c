@@ -286,13 +286,13 @@ static void free_buffers(struct stream *s, int n_threads)
 }
 
 /* Writes this process's part: afterwards all of its files are on the disk. */
-static int write_files(struct stream *s, const char *tmp, struct err *e)
+static int write_files(struct stream *s, const struct dest *d, struct err *e)
 {
     const struct plan *p = s->p;
     struct pool *pool = NULL;
     int rc = 0;
     TRY(open_buffers(s, p->req->n_threads, e));
-    TRY(output_open(&s->out, p, tmp, e));
+    TRY(output_open(&s->out, p, d, e));
     TRY(pool_open(&pool, p->req->n_threads, e));
     pool_run(pool, p->n, stream_task, s);
     pool_run(pool, p->n_ranks * UNITS, close_task, s);
@@ -382,17 +382,17 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log,
+int stream_run(const struct plan *p, const struct dest *d, struct ckpt_digest *digest, struct log *log,
                struct err *e)
 {
     const struct procs *procs = p->req->procs;
     struct stream s = { .p = p, .log = log, .start_s = clock_s() };
     int rc = 0;
     pthread_mutex_init(&s.lock, NULL);
-    TRY(procs_agree(procs, write_files(&s, tmp, e), e));
+    TRY(procs_agree(procs, write_files(&s, d, e), e));
     TRY(procs_sum(procs, (int64_t *)s.tally, p->n * (int64_t)(sizeof *s.tally / sizeof(int64_t)), e));
     TRY(procs_agree(procs, judge(&s, digest, e), e));
-    TRY(output_seal(&s.out, tmp, e));
+    TRY(output_seal(&s.out, d->tmp, e));
     TRY(check_rest(p, e));
 out:
     output_free(&s.out);

@@ -101,7 +101,7 @@ static const struct {
     { "x-amz-bucket-region", take_region },
 };
 
-static size_t on_header(char *line, size_t size, size_t n, void *arg)
+size_t http_on_header(char *line, size_t size, size_t n, void *arg)
 {
     struct answer *a = arg;
     char text[512], *value;
@@ -165,7 +165,7 @@ static int on_progress(void *arg, curl_off_t total, curl_off_t received, curl_of
 
 /* ---- the request ---- */
 
-static CURL *acquire_handle(struct store *s)
+CURL *http_acquire(struct store *s)
 {
     CURL *h = NULL;
     pthread_mutex_lock(&s->lock);
@@ -175,7 +175,7 @@ static CURL *acquire_handle(struct store *s)
     return h ? h : curl_easy_init();
 }
 
-static void release_handle(struct store *s, CURL *h)
+void http_release(struct store *s, CURL *h)
 {
     pthread_mutex_lock(&s->lock);
     if (s->n_idle < STORE_IDLE) {
@@ -187,8 +187,8 @@ static void release_handle(struct store *s, CURL *h)
         curl_easy_cleanup(h);
 }
 
-static void set_options(struct store *s, CURL *h, const char *url, struct curl_slist *lines, struct answer *a,
-                        char *why)
+void http_options(struct store *s, CURL *h, const char *url, struct curl_slist *lines, struct answer *a,
+                  char *why)
 {
     /* never down to http, never to a file */
     const char *follow = strncmp(url, "https", 5) ? "http,https" : "https";
@@ -204,7 +204,7 @@ static void set_options(struct store *s, CURL *h, const char *url, struct curl_s
     curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, s->stall_s);
     curl_easy_setopt(h, CURLOPT_HTTPHEADER, lines);
     curl_easy_setopt(h, CURLOPT_ERRORBUFFER, why);
-    curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, http_on_header);
     curl_easy_setopt(h, CURLOPT_HEADERDATA, a);
     curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(h, CURLOPT_WRITEDATA, a);
@@ -219,24 +219,24 @@ static void set_options(struct store *s, CURL *h, const char *url, struct curl_s
     }
 }
 
-static int add_line(struct curl_slist **lines, const char *line)
+int http_add_line(struct curl_slist **lines, const char *line)
 {
-    struct curl_slist *grown = *line ? curl_slist_append(*lines, line) : *lines;
-    if (!grown)
+    struct curl_slist *grown = *line ? curl_slist_append(*lines, line) : NULL;
+    if (*line && !grown)
         return -1;
-    *lines = grown;
+    *lines = grown ? grown : *lines;
     return 0;
 }
 
-static int add_signature(const struct store *s, const char *url, const char *range, struct curl_slist **lines)
+int http_add_signature(const struct store *s, const struct sigv4_request *q, struct curl_slist **lines)
 {
     struct sigv4_lines l;
     if (!*s->aws.id)
         return 0;
-    if (sigv4_sign(&l, &s->aws, url, range, time(NULL)) < 0)
+    if (sigv4_sign_request(&l, &s->aws, q, time(NULL)) < 0)
         return -1;
-    return add_line(lines, l.content) < 0 || add_line(lines, l.date) < 0 || add_line(lines, l.session) < 0 ||
-                   add_line(lines, l.authorization) < 0
+    return http_add_line(lines, l.content) < 0 || http_add_line(lines, l.date) < 0 ||
+                   http_add_line(lines, l.session) < 0 || http_add_line(lines, l.authorization) < 0
                ? -1
                : 0;
 }
@@ -246,7 +246,8 @@ CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, co
 {
     char range[96] = "Range: ", condition[200] = "";
     struct curl_slist *lines = NULL;
-    CURL *h = acquire_handle(s);
+    struct sigv4_request sign = { "GET", url, "", range + 7, NULL };
+    CURL *h = http_acquire(s);
     if (end >= 0)
         snprintf(range + 7, sizeof range - 7, "bytes=%lld-%lld", (long long)off, (long long)end);
     if (end >= 0 && *etag) /* S3 knows no If-Range */
@@ -258,13 +259,13 @@ CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, co
     a->other_bytes = 0;
     a->endless = NULL;
     a->begin_ns = clock_ns();
-    CURLcode code = h && add_line(&lines, "Accept-Encoding: identity") >= 0 &&
-                            add_line(&lines, range[7] ? range : "") >= 0 &&
-                            add_line(&lines, condition) >= 0 && add_signature(s, url, range + 7, &lines) >= 0
+    CURLcode code = h && http_add_line(&lines, "Accept-Encoding: identity") >= 0 &&
+                            http_add_line(&lines, range[7] ? range : "") >= 0 &&
+                            http_add_line(&lines, condition) >= 0 && http_add_signature(s, &sign, &lines) >= 0
                         ? CURLE_OK
                         : CURLE_OUT_OF_MEMORY;
     if (code == CURLE_OK) {
-        set_options(s, h, url, lines, a, why);
+        http_options(s, h, url, lines, a, why);
         code = curl_easy_perform(h);
     }
     if (!*a->etag)
@@ -275,6 +276,6 @@ CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, co
         snprintf(why, CURL_ERROR_SIZE, "%s", a->endless ? a->endless : curl_easy_strerror(code));
     curl_slist_free_all(lines);
     if (h)
-        release_handle(s, h);
+        http_release(s, h);
     return code;
 }

@@ -10,7 +10,6 @@
 #include "base/env.h"
 #include "store/store_priv.h"
 
-#define TRIES 6                      /* requests without progress */
 #define PROGRESS ((int64_t)64 << 10) /* fewer bytes are no progress */
 #define LONGEST_WAIT_S 300.0         /* a server may ask for */
 
@@ -61,12 +60,11 @@ void store_pin(struct store *s, const char *commit)
 
 /* ---- requests repeated ---- */
 
-static int can_pass(long status) { return status == 0 || status == 408 || status == 429 || status >= 500; }
+int store_can_pass(long status) { return status == 0 || status == 408 || status == 429 || status >= 500; }
 
 /* Waits as long as the server asked for, or longer each time; a random part keeps ranks from asking all at
  * once. */
-static int wait_before(const struct store *s, const char *shown, const struct answer *a, int tries,
-                       struct err *e)
+int store_wait(const struct store *s, const char *shown, const struct answer *a, int tries, struct err *e)
 {
     if (a->retry_after_s > LONGEST_WAIT_S)
         return err_set(e, ERR_FILE, "%s: status %ld: the server asks to come back in %.0f s: try again then",
@@ -83,7 +81,7 @@ static int wait_before(const struct store *s, const char *shown, const struct an
     return store_is_stopped(s) ? err_set(e, ERR_STOPPED, "%s: stopped by a signal", shown) : 0;
 }
 
-static int refused(const struct store *s, const char *shown, const struct answer *a, struct err *e)
+int store_refused(const struct store *s, const char *shown, const struct answer *a, struct err *e)
 {
     static const struct {
         long status;
@@ -114,7 +112,7 @@ static int refused(const struct store *s, const char *shown, const struct answer
 static int is_final(const struct answer *a, CURLcode code)
 {
     return a->endless || code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_UNSUPPORTED_PROTOCOL ||
-           code == CURLE_PEER_FAILED_VERIFICATION || (a->status >= 300 && !can_pass(a->status));
+           code == CURLE_PEER_FAILED_VERIFICATION || (a->status >= 300 && !store_can_pass(a->status));
 }
 
 /* ---- length and version ---- */
@@ -165,11 +163,11 @@ int store_stat(struct store *s, const char *name, struct store_info *info, struc
         }
         if (answered && !a.endless && (code == CURLE_OK || code == CURLE_WRITE_ERROR))
             return fill_info(s, p.shown, &a, info, e);
-        if (is_final(&a, code) || tries == TRIES)
+        if (is_final(&a, code) || tries == STORE_TRIES)
             return a.status >= 400 || (s->s3 && a.status >= 300)
-                       ? refused(s, p.shown, &a, e)
+                       ? store_refused(s, p.shown, &a, e)
                        : err_set(e, ERR_FILE, "%s: %s: check the URL and the network", p.shown, why);
-        rc = wait_before(s, p.shown, &a, tries, e);
+        rc = store_wait(s, p.shown, &a, tries, e);
     }
     return rc;
 }
@@ -212,8 +210,8 @@ static int judge(const struct store *s, const char *shown, const struct answer *
                        shown, (long long)a->off, (long long)info->bytes, (long long)a->first);
     if (a->status == a->accept && !same)
         return changed(shown, e);
-    if (a->status >= 300 && !can_pass(a->status))
-        return refused(s, shown, a, e);
+    if (a->status >= 300 && !store_can_pass(a->status))
+        return store_refused(s, shown, a, e);
     return is_final(a, code) ? err_set(e, ERR_FILE, "%s: %s: check the URL and the network", shown, why) : 0;
 }
 
@@ -238,11 +236,11 @@ static int get_all(struct store *s, const char *name, const struct store_info *i
         if (done == n)
             break;
         tries = a->got >= PROGRESS && a->accept == 206 ? 0 : tries + 1;
-        if (tries > TRIES)
-            return a->status >= 300 ? refused(s, p.shown, a, e)
+        if (tries > STORE_TRIES)
+            return a->status >= 300 ? store_refused(s, p.shown, a, e)
                                     : err_set(e, ERR_FILE, "%s: stopped at byte %lld of %lld: %s: try again",
                                               p.shown, (long long)(off + done), (long long)info->bytes, why);
-        rc = wait_before(s, p.shown, a, tries > 0 ? tries - 1 : 0, e);
+        rc = store_wait(s, p.shown, a, tries > 0 ? tries - 1 : 0, e);
     }
     return rc < 0 ? rc : 0;
 }

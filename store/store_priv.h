@@ -18,8 +18,10 @@ struct store {
     char commit[64], wanted[128]; /* wanted: the revision in the URL that was opened */
     char token[512];              /* sent to the host of base only */
     struct sigv4_key aws;
-    int hub, s3; /* s3: redirects are not followed, a signature is for one host */
-    int local;   /* file://: base is a path, and nothing is sent */
+    char prefix[1024]; /* s3: of the objects' names, not encoded, without a slash at its end */
+    int bucket_bytes;  /* s3: the URL of the bucket is so many bytes of base */
+    int hub, s3;       /* s3: redirects are not followed, a signature is for one host */
+    int local;         /* file://: base is a path, and nothing is sent */
     long stall_s;
     const volatile sig_atomic_t *stop;
     pthread_mutex_t lock;
@@ -70,5 +72,30 @@ struct answer {
  * CURL_ERROR_SIZE bytes, the reason of a failure. Thread-safe. */
 CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, const char *etag,
                   struct answer *a, char *why);
+
+/* ---- http_get.c, for other requests (s3.c) ---- */
+
+/* A connection of s, and back. NULL: no memory. */
+CURL *http_acquire(struct store *s);
+void http_release(struct store *s, CURL *h);
+/* Fills in all options of a GET. */
+void http_options(struct store *s, CURL *h, const char *url, struct curl_slist *lines, struct answer *a,
+                  char *why);
+/* libcurl's function for a header line; arg: struct answer. */
+size_t http_on_header(char *line, size_t size, size_t n, void *arg);
+/* Adds a line; "": none. -1: no memory. */
+int http_add_line(struct curl_slist **lines, const char *line);
+/* Adds the lines of a signature where s has a key. -1: no memory, or the URL is too long. */
+int http_add_signature(const struct store *s, const struct sigv4_request *q, struct curl_slist **lines);
+
+/* ---- store.c: requests repeated ---- */
+
+#define STORE_TRIES 6 /* requests without progress */
+/* 1: a request that failed with this status (0: no answer) may succeed later. */
+int store_can_pass(long status);
+/* Waits before the next try, number `tries` from 0. ERR_STOPPED; ERR_FILE: the server asks for too long. */
+int store_wait(const struct store *s, const char *shown, const struct answer *a, int tries, struct err *e);
+/* Says why the server refused. Returns the error's code. */
+int store_refused(const struct store *s, const char *shown, const struct answer *a, struct err *e);
 
 #endif

@@ -141,12 +141,18 @@ static int open_s3(struct store *s, const char *url, struct err *e)
         return err_set(e, ERR_USAGE, "%s: the name is too long", url);
     find_keys(&s->aws);
     if (endpoint)
-        snprintf(s->base, sizeof s->base, "%.*s/%s%s", (int)strcspn(endpoint, " "), endpoint, bucket, key);
+        snprintf(s->base, sizeof s->base, "%.*s/%s", (int)strcspn(endpoint, " "), endpoint, bucket);
     else if (strchr(bucket, '.')) /* the certificate covers one label before s3 */
-        snprintf(s->base, sizeof s->base, "https://s3.%s.amazonaws.com/%s%s", s->aws.region, bucket, key);
+        snprintf(s->base, sizeof s->base, "https://s3.%s.amazonaws.com/%s", s->aws.region, bucket);
     else
-        snprintf(s->base, sizeof s->base, "https://%s.s3.%s.amazonaws.com%s", bucket, s->aws.region, key);
-    trim_slashes(s->base);
+        snprintf(s->base, sizeof s->base, "https://%s.s3.%s.amazonaws.com", bucket, s->aws.region);
+    s->bucket_bytes = (int)strlen(s->base);
+    trim_slashes(key);
+    snprintf(s->prefix, sizeof s->prefix, "%s", slash ? slash + 1 : "");
+    trim_slashes(s->prefix);
+    size_t n_base = strlen(s->base);
+    if (snprintf(s->base + n_base, sizeof s->base - n_base, "%s", key) >= (int)(sizeof s->base - n_base))
+        return err_set(e, ERR_USAGE, "%s: the name is too long", url);
     s->s3 = 1;
     return 0;
 }

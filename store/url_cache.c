@@ -55,26 +55,52 @@ char *cache_hidden_path(const char *dir, const char *name, const char *ending)
 
 /* ---- the folder ---- */
 
-static int choose_folder(struct url_cache *c, const char *url, const struct url_cache_opts *how,
-                         struct err *e)
+int url_cache_root(char path[4096], struct err *e)
 {
     const char *own = env_get(ENV_SHARDLINE_CACHE), *xdg = env_get(ENV_XDG_CACHE_HOME);
     const char *home = env_get(ENV_HOME);
-    char path[4096];
+    int n;
+    if (own)
+        n = snprintf(path, 4096, "%s", own);
+    else if (xdg)
+        n = snprintf(path, 4096, "%s/shardline", xdg);
+    else
+        n = snprintf(path, 4096, "%s/.cache/shardline", home ? home : "/tmp");
+    return n < 4000 ? 0
+                    : err_set(e, ERR_USAGE, "the name of the cache folder is too long: set SHARDLINE_CACHE");
+}
+
+/* Which URL the folder is of, for `reshard cache`; without a query, which may hold a signature. */
+static int note_url(const struct url_cache *c, const char *url, struct err *e)
+{
+    char *path = io_join(c->dir, CACHE_URL);
+    int rc = path ? 0 : no_memory(e);
+    if (rc >= 0 && !io_exists(path)) {
+        struct err ignored; /* another process may be writing it */
+        io_write_file(path, url, strcspn(url, "?"), &ignored);
+    }
+    free(path);
+    return rc;
+}
+
+static int choose_folder(struct url_cache *c, const char *url, const struct url_cache_opts *how,
+                         struct err *e)
+{
+    char path[4096], root[4096];
 
     /* With the NUL at its end the same URL has another folder, where all files are whole. */
     XXH128_hash_t h = XXH3_128bits(url, strlen(url) + (how->whole ? 1 : 0));
     unsigned long long hi = h.high64, lo = h.low64;
+    int rc = how->dir ? 0 : url_cache_root(root, e);
+    if (rc < 0)
+        return rc;
     if (how->dir)
         snprintf(path, sizeof path, "%s", how->dir);
-    else if (own)
-        snprintf(path, sizeof path, "%s/%016llx%016llx", own, hi, lo);
-    else if (xdg)
-        snprintf(path, sizeof path, "%s/shardline/%016llx%016llx", xdg, hi, lo);
     else
-        snprintf(path, sizeof path, "%s/.cache/shardline/%016llx%016llx", home ? home : "/tmp", hi, lo);
+        snprintf(path, sizeof path, "%.4000s/%016llx%016llx", root, hi, lo);
     c->dir = strdup(path);
-    return c->dir ? io_make_dirs(path, e) : no_memory(e);
+    rc = c->dir ? io_make_dirs(path, e) : no_memory(e);
+    return rc < 0 || how->dir ? rc : note_url(c, url, e);
 }
 
 /* Every process holds a shared lock on .users while it has the folder open. The one that gets the exclusive
@@ -168,6 +194,23 @@ static int drop_small(const struct url_cache *c, const char *as, struct err *e)
     return rc;
 }
 
+/* Takes a small file that the URL does not have from the folder c->unpublished. 1; 0: it is not there
+ * either. */
+static int take_unpublished(const struct url_cache *c, const char *name, const char *as, struct err *e)
+{
+    char *from = io_join(c->unpublished, name), *to = io_join(c->dir, as);
+    void *data = NULL;
+    size_t n = 0;
+    int rc = from && to ? io_exists(from) : no_memory(e);
+    if (rc > 0 && (rc = io_read_file(from, (size_t)SMALL_MAX, &data, &n, e)) >= 0 &&
+        (rc = io_unlink(to, e)) >= 0)
+        rc = io_write_file(to, data, n, e) < 0 ? -e->code : 1;
+    free(data);
+    free(from);
+    free(to);
+    return rc;
+}
+
 int url_cache_small_as(struct url_cache *c, const char *name, const char *as, struct err *e)
 {
     struct store_info info;
@@ -178,7 +221,7 @@ int url_cache_small_as(struct url_cache *c, const char *name, const char *as, st
     if (rc >= 0)
         rc = note_small(c, name, &info, e);
     if (rc >= 0 && !found)
-        return drop_small(c, as, e);
+        return c->unpublished && (rc = take_unpublished(c, name, as, e)) ? rc : drop_small(c, as, e);
     if (rc < 0 || (rc = make_parents(c, as, e)) < 0)
         return rc;
     if (info.bytes > SMALL_MAX)
@@ -330,6 +373,7 @@ int url_cache_open(struct url_cache **out, const char *url, const struct url_cac
     TRY(store_open(&c->store, how->is_file ? folder : url, e));
     store_stop_on(c->store, how->stop);
     c->prepare = how->prepare;
+    c->unpublished = how->unpublished;
     TRY(choose_folder(c, url, how, e));
     TRY(lock_folder(c, e));
     TRY(find_files(c, how->is_file ? name : NULL, how, e));
@@ -390,6 +434,13 @@ uint64_t url_cache_id(const struct url_cache *c)
         id.ino = st.st_ino;
     }
     return XXH64(&id, sizeof id, 0) | 1;
+}
+
+void url_cache_drop(struct url_cache *c, const char *name, int64_t off, int64_t n)
+{
+    for (int i = 0; i < c->n; i++)
+        if (!strcmp(c->file[i].name, name))
+            cache_file_drop(&c->file[i], off, n);
 }
 
 int url_cache_need(struct url_cache *c, const char *name, int64_t off, int64_t n, int exact, struct err *e)

@@ -26,6 +26,9 @@ struct url_cache_opts {
     /* The folder to use. NULL: one in $SHARDLINE_CACHE, or in shardline/ in the user's cache folder, which
      * all processes of the machine share. */
     const char *dir;
+    /* A folder of this machine: a small file that the URL does not have is taken from it. For a folder at a
+     * URL whose last files are not there yet. NULL: none. */
+    const char *unpublished;
     /* Requests end with ERR_STOPPED soon after *stop is not 0; must outlive the cache. NULL: none. */
     const volatile sig_atomic_t *stop;
     /* The last part of the URL is the name of a file: the folder is what comes before it (url_split), and
@@ -48,6 +51,10 @@ struct url_cache_opts {
 int url_cache_open(struct url_cache **out, const char *url, const struct url_cache_opts *how, struct err *e);
 /* Releases the folder. NULL is allowed. */
 void url_cache_close(struct url_cache *c);
+
+/* Fills path with the folder that holds the folders of all URLs ($SHARDLINE_CACHE, or shardline/ in the
+ * user's cache folder). ERR_USAGE: its name is too long. */
+int url_cache_root(char path[4096], struct err *e);
 
 /* ---- for the function that lists the files; NAME may have folders in front ("TAG/file") ---- */
 
@@ -78,6 +85,9 @@ int64_t url_cache_bytes(const struct url_cache *c);
  * fetching it again; fetches large ranges by several requests. exact: asks for nothing around them, because
  * what is needed next lies elsewhere. A small file is always present. */
 int url_cache_need(struct url_cache *c, const char *name, int64_t off, int64_t n, int exact, struct err *e);
+/* Forgets whole units of [off, off + n) and releases their space on the disk, for a caller that alone reads
+ * these bytes, and once. */
+void url_cache_drop(struct url_cache *c, const char *name, int64_t off, int64_t n);
 /* After reading: ERR_INTEGRITY names a file that changed at the URL since it was opened, a small one too, or
  * that is whole here and has not the SHA-256 that the server promised. One process of a machine asks the
  * server, the others compare with what it found. */

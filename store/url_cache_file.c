@@ -239,6 +239,14 @@ int cache_file_need(struct url_cache *c, struct cache_file *f, int64_t off, int6
     return missing > REQUEST_UNITS ? need_in_parallel(c, f, u, end, e) : need_units(c, f, u, end, e);
 }
 
+void cache_file_drop(struct cache_file *f, int64_t off, int64_t n)
+{
+    int64_t first = (off + CACHE_UNIT - 1) / CACHE_UNIT, end = (off + n) / CACHE_UNIT;
+    for (int64_t u = first; u < end; u++)
+        atomic_store(&f->presence->unit[u], ABSENT);
+    io_punch(f->fd, first * CACHE_UNIT, (end - first) * CACHE_UNIT);
+}
+
 int64_t cache_file_units_present(const struct cache_file *f)
 {
     int64_t n = 0;

@@ -7,6 +7,7 @@
 #include "store/store.h"
 #include "store/url_cache.h"
 
+#define CACHE_URL ".url"                /* the file that says which URL a folder is of */
 #define CACHE_UNIT ((int64_t)64 << 10)  /* bytes that are present or absent together */
 #define CACHE_BLOCK ((int64_t)1 << 20)  /* small reads fetch whole blocks */
 #define CACHE_REQUEST (8 * CACHE_BLOCK) /* the most bytes of one request */
@@ -29,8 +30,9 @@ struct url_cache {
     char *dir, *path;
     char remark[400];
     int users_fd;
-    int alone;      /* no other process had the folder open when this one opened it */
-    int one_stream; /* the server has no ranges: a file came whole */
+    int alone;               /* no other process had the folder open when this one opened it */
+    int one_stream;          /* the server has no ranges: a file came whole */
+    const char *unpublished; /* as the options have it, borrowed while files are listed */
     int (*prepare)(struct url_cache *c, const char *name, int64_t bytes, struct err *e);
     int n;
     struct cache_file *file;
@@ -50,6 +52,8 @@ void cache_file_close(struct cache_file *f);
 int cache_file_need(struct url_cache *c, struct cache_file *f, int64_t off, int64_t n, int exact,
                     struct err *e);
 int cache_file_check(struct url_cache *c, struct cache_file *f, struct err *e);
+/* As url_cache_drop. */
+void cache_file_drop(struct cache_file *f, int64_t off, int64_t n);
 int64_t cache_file_units_present(const struct cache_file *f);
 /* fsync, close. */
 int cache_file_sync(struct cache_file *f, struct err *e);

@@ -35,6 +35,7 @@ struct hf_write {
     struct place *place;
     struct stored *stored;
     struct shard *shard;
+    const struct ckpt_watch *watch; /* or NULL */
 };
 
 static int64_t tensor_bytes(const struct ckpt_tensor *t)
@@ -178,6 +179,11 @@ static int start_shard(struct hf_write *w, struct shard *s, struct err *e)
         w->stored[s->first + i].offset += (int64_t)n;
     TRY(s->fd = io_create(s->path, e));
     TRY(io_pwrite(s->fd, s->path, head, n, 0, e));
+    if (w->watch) {
+        const struct stored *last = &w->stored[s->first + s->n - 1];
+        TRY(w->watch->begin(w->watch->arg, s->name, s->n ? last->offset + last->bytes : (int64_t)n, e));
+        TRY(w->watch->final(w->watch->arg, s->name, 0, (int64_t)n, e));
+    }
 out:
     free(entry);
     free(head);
@@ -198,6 +204,7 @@ int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ck
         return err_set(e, ERR_MEMORY, "no memory to write %d tensors", n);
     w->n = n;
     w->t = t;
+    w->watch = how->watch;
     w->dir = strdup(dir);
     w->place = calloc((size_t)n + 1, sizeof *w->place);
     w->stored = calloc((size_t)n + 1, sizeof *w->stored);
@@ -227,7 +234,10 @@ int hf_write_put(struct hf_write *w, int i, const void *data, int64_t n_elements
     int64_t n = stored_bytes(w->t[i].dtype, n_elements);
     if (n > p->bytes - p->done)
         return err_set(e, ERR_INTERNAL, "more elements than %s has: please report it", w->t[i].name);
-    int rc = io_pwrite(s->fd, s->path, data, (size_t)n, to->offset + p->offset + p->done, e);
+    int64_t off = to->offset + p->offset + p->done;
+    int rc = io_pwrite(s->fd, s->path, data, (size_t)n, off, e);
+    if (rc >= 0 && w->watch && n > 0)
+        rc = w->watch->final(w->watch->arg, s->name, off, n, e);
     p->done += n;
     return rc < 0 ? rc : 0;
 }

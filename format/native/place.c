@@ -79,7 +79,7 @@ static const char *const written[] = {
     "global_step*",      "zero_*",
 };
 
-static int is_written(const char *name)
+int ckpt_is_written(const char *name)
 {
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)
         if (!fnmatch(written[i], name, 0))
@@ -109,7 +109,7 @@ static int find_other(const char *path, int (*known)(const void *arg, const char
 static int known_to_writers(const void *arg, const char *name)
 {
     (void)arg;
-    return is_written(name);
+    return ckpt_is_written(name);
 }
 
 /* 1: the folder holds a manifest, which is written last: every byte may be there. */

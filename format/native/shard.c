@@ -9,6 +9,7 @@
 #define _GNU_SOURCE /* sync_file_range */
 #endif
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +35,8 @@ struct out_file {
     int64_t *frame;              /* compressed: see zst.c; or NULL */
     unsigned char *width;        /* in byte planes: bytes of an element, a block; or NULL */
     uint64_t *block;
-    unsigned char *have; /* [blocks] 1: block is set */
+    unsigned char *have;   /* [blocks] 1: block is set */
+    _Atomic int64_t *left; /* [blocks] watched: bytes that are not there yet; or NULL */
 };
 struct out_piece {
     const struct ckpt_piece *p;
@@ -48,9 +50,10 @@ struct ckpt_shard {
     char *dir;
     int n, deferred, level; /* deferred: ckpt_shard_check computes the sums; level: of the codec */
     enum ckpt_codec codec;
-    struct ckpt_piece *given; /* [n] a copy, as the caller numbers them */
-    struct out_piece *piece;  /* [n] likewise */
-    struct out_piece **order; /* in the order of the files */
+    const struct ckpt_watch *watch; /* or NULL */
+    struct ckpt_piece *given;       /* [n] a copy, as the caller numbers them */
+    struct out_piece *piece;        /* [n] likewise */
+    struct out_piece **order;       /* in the order of the files */
     struct out_file file[FILES];
 };
 
@@ -243,6 +246,62 @@ static void sum_blocks(struct out_file *f, struct out_piece *o, const char *data
     }
 }
 
+static int64_t block_bytes(const struct out_file *f, int64_t b)
+{
+    return f->bytes - b * FMT_BLOCK < FMT_BLOCK ? f->bytes - b * FMT_BLOCK : FMT_BLOCK;
+}
+
+/* The checksum of a block that two pieces share, from the file. */
+static int sum_shared(struct out_file *f, int64_t b, struct err *e)
+{
+    int64_t n = block_bytes(f, b);
+    char *data = malloc((size_t)n);
+    int rc = data ? io_pread(f->fd, f->path, data, (size_t)n, b * FMT_BLOCK, e)
+                  : err_set(e, ERR_MEMORY, "no memory for a block of %s", f->name);
+    if (rc >= 0) {
+        f->block[b] = fmt_sum64(data, (size_t)n);
+        f->have[b] = 1;
+    }
+    free(data);
+    return rc < 0 ? rc : 0;
+}
+
+/* Bytes [off, off + n) of a watched file are there and summed. A block is final when all of its bytes are. */
+static int settle(struct ckpt_shard *s, struct out_file *f, int64_t off, int64_t n, struct err *e)
+{
+    int rc = 0;
+    while (f->left && n > 0 && rc >= 0) {
+        int64_t b = off / FMT_BLOCK, end = b * FMT_BLOCK + block_bytes(f, b),
+                m = end - off < n ? end - off : n;
+        if (atomic_fetch_sub(&f->left[b], m) == m) {
+            rc = f->have[b] ? 0 : sum_shared(f, b, e);
+            rc = rc < 0 ? rc : s->watch->final(s->watch->arg, f->name, b * FMT_BLOCK, block_bytes(f, b), e);
+        }
+        off += m, n -= m;
+    }
+    return rc < 0 ? rc : 0;
+}
+
+int ckpt_shard_watch(struct ckpt_shard *s, const struct ckpt_watch *w, struct err *e)
+{
+    int rc = 0;
+    s->watch = w;
+    for (int i = 0; i < FILES; i++) {
+        struct out_file *f = &s->file[i];
+        int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+        if (!f->n)
+            continue;
+        if (!(f->left = calloc((size_t)n_blocks, sizeof *f->left)))
+            return err_set(e, ERR_MEMORY, "no memory to watch %s", f->name);
+        for (int64_t b = 0; b < n_blocks; b++)
+            f->left[b] = block_bytes(f, b);
+        TRY(w->begin(w->arg, f->name, f->bytes, e));
+        TRY(settle(s, f, 0, f->data, e));
+    }
+out:
+    return rc < 0 ? rc : 0;
+}
+
 int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_elements, struct err *e)
 {
     struct out_piece *o = &s->piece[piece];
@@ -289,6 +348,8 @@ int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, s
         sum_blocks(f, o, data, o->offset + o->checked, n);
         ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + elements_in(p, n),
                         data);
+        if ((rc = settle(s, f, o->offset + o->checked, n, e)) < 0)
+            return rc;
         o->checked += n;
     }
     /* starts writing to the disk early: a hint, the fsync at the end decides */
@@ -457,6 +518,7 @@ static void shard_free(struct ckpt_shard *s)
         free(s->file[f].path);
         free(s->file[f].block);
         free(s->file[f].have);
+        free((void *)s->file[f].left);
         free(s->file[f].frame);
         free(s->file[f].width);
     }

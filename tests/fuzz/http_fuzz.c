@@ -61,7 +61,7 @@ static CURLcode fake_perform(CURL *h)
         size_t n = end ? (size_t)(end - wire.p) + 1 : wire.n;
         char *line = fuzz_copy(wire.p, n);
         int empty = n <= 2 && (line[0] == '\n' || line[0] == '\r');
-        size_t took = on_header(line, 1, n, wire.header_arg);
+        size_t took = http_on_header(line, 1, n, wire.header_arg);
         free(line);
         wire.p += n;
         wire.n -= n;

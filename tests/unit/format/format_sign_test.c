@@ -1,6 +1,9 @@
-/* format_sign_test.c - SHA-256, HMAC and signed S3 requests: the vectors of FIPS 180, RFC 4231 and AWS. */
+/* format_sign_test.c - SHA-256, HMAC, MD5 and signed S3 requests: the vectors of FIPS 180, RFC 4231, RFC 1321
+ * and AWS; the answers of S3. */
 #include <fcntl.h>
 #include <unistd.h>
+#include "store/md5.h"
+#include "store/s3_xml.h"
 #include "store/sha256.h"
 #include "store/sigv4.h"
 #include "tests/test.h"
@@ -121,4 +124,74 @@ TEST(names_of_objects_are_encoded_as_s3_does)
     CHECK_INT(sigv4_encode(out, sizeof out, "a b/c+d=e~f_g-h.i/\xc3\xa9"), 0);
     CHECK_STR(out, "a%20b/c%2Bd%3De~f_g-h.i/%C3%A9");
     CHECK_INT(sigv4_encode(small, sizeof small, "abcdef"), -1);
+}
+
+TEST(a_query_is_signed_as_aws_publishes)
+{
+    struct sigv4_lines l;
+    struct sigv4_request q = { "GET", "https://examplebucket.s3.amazonaws.com/?max-keys=2&prefix=J", "", "",
+                               NULL };
+    CHECK_INT(sigv4_sign_request(&l, &example, &q, EXAMPLE_TIME), 0);
+    CHECK_HAS(l.authorization, "Signature=34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
+    q.url = "https://examplebucket.s3.amazonaws.com/?lifecycle=";
+    CHECK_INT(sigv4_sign_request(&l, &example, &q, EXAMPLE_TIME), 0);
+    CHECK_HAS(l.authorization, "Signature=fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543");
+}
+
+TEST(a_value_of_a_query_has_no_slash)
+{
+    char out[64];
+    CHECK_INT(sigv4_encode_value(out, sizeof out, "a/b+c"), 0);
+    CHECK_STR(out, "a%2Fb%2Bc");
+}
+
+TEST(md5_gives_the_sums_of_rfc_1321_whatever_the_steps)
+{
+    static const struct {
+        const char *text, *sum, *base64;
+    } known[] = {
+        { "", "d41d8cd98f00b204e9800998ecf8427e", "1B2M2Y8AsgTpgAmY7PhCfg==" },
+        { "abc", "900150983cd24fb0d6963f7d28e17f72", "kAFQmDzST7DWlj99KOF/cg==" },
+        { "12345678901234567890123456789012345678901234567890123456789012345678901234567890",
+          "57edf4a22be3c955ac49da2e2107b67a", "V+30oivjyVWsSdouIQe2eg==" },
+    };
+    unsigned char sum[MD5_BYTES];
+    char hex[33], base64[25];
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        for (size_t step = 1; step < 90; step += 11) {
+            struct md5 s;
+            size_t n = strlen(known[i].text);
+            md5_start(&s);
+            for (size_t at = 0; at < n; at += step)
+                md5_add(&s, known[i].text + at, n - at < step ? n - at : step);
+            md5_end(&s, sum);
+            md5_hex(sum, hex);
+            md5_base64(sum, base64);
+            CHECK_STR(hex, known[i].sum);
+            CHECK_STR(base64, known[i].base64);
+        }
+}
+
+TEST(an_answer_of_s3_is_read_element_by_element)
+{
+    static const char text[] = "<?xml version=\"1.0\"?><R xmlns=\"u\"><Part><PartNumber>7</PartNumber>"
+                               "<ETag>&quot;a&amp;b&#39;&lt;&quot;</ETag></Part><Part></Part><Party>9</Party>"
+                               "<Open>no end";
+    struct xml_span all = { text, sizeof text - 1 }, one;
+    char etag[20], small[4];
+    CHECK_INT(xml_next(&all, "Part", &one), 1);
+    CHECK_INT(xml_number(one, "PartNumber"), 7);
+    CHECK_INT(xml_text(one, "ETag", etag, sizeof etag), 0); /* longer than the room before it is decoded */
+    CHECK_INT(xml_next(&all, "Part", &one), 1);
+    CHECK_INT(one.n, 0);
+    CHECK_INT(xml_next(&all, "Part", &one), 0);
+    all = (struct xml_span){ text, sizeof text - 1 };
+    char room[64];
+    CHECK_INT(xml_text(all, "ETag", room, sizeof room), 1);
+    CHECK_STR(room, "\"a&b'<\"");
+    CHECK_INT(xml_text(all, "Party", small, sizeof small), 1);
+    CHECK_STR(small, "9");
+    CHECK_INT(xml_text(all, "Open", room, sizeof room), 0);
+    CHECK_STR(room, "");
+    CHECK_INT(xml_number(all, "ETag"), -1);
 }

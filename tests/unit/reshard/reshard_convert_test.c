@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include "base/jx.h"
 #include "reshard/cast.h"
-#include "reshard/reshard.h"
+#include "reshard/dest.h"
 #include "reshard/report.h"
 #include "tests/test.h"
 #include "tests/unit/format/format_make.h"
@@ -370,27 +370,27 @@ TEST(the_proof_finds_a_target_that_is_not_what_streamed_by)
     struct ckpt *src = NULL;
     struct plan p;
     struct ckpt_digest d[200] = { { 0, 0 } };
-    char tmp[4096];
+    struct dest to = { .lock = -1 };
     struct request r = { .src = base, .dst = one, .layout = { 2, 1, 1, 1, 1, 0 }, .n_threads = 1 };
     CHECK_INT(make_base(named("base", base), WITH_MOMENTS, config, &e), 0);
     named("one", one);
     CHECK_INT(ckpt_open(&src, base, NULL, &e), 0);
     CHECK_INT(plan_make(&p, src, &r, NULL, &e), 0);
-    CHECK_INT(ckpt_begin(one, tmp, NULL, NULL, &e), 0);
-    CHECK_INT(stream_run(&p, tmp, d, NULL, &e), 0);
-    CHECK_INT(prove_run(&p, tmp, d, NULL, &e), 0);
+    CHECK_INT(ckpt_begin(one, to.tmp, NULL, NULL, &e), 0);
+    CHECK_INT(stream_run(&p, &to, d, NULL, &e), 0);
+    CHECK_INT(prove_run(&p, &to, d, NULL, &e), 0);
     d[7].lo ^= 1;
-    CHECK_INT(prove_run(&p, tmp, d, NULL, &e), -ERR_INTEGRITY);
+    CHECK_INT(prove_run(&p, &to, d, NULL, &e), -ERR_INTEGRITY);
     d[7].lo ^= 1;
-    flip(tmp, "optim-00001.safetensors", 20); /* its header */
-    CHECK(prove_run(&p, tmp, d, NULL, &e) < 0);
+    flip(to.tmp, "optim-00001.safetensors", 20); /* its header */
+    CHECK(prove_run(&p, &to, d, NULL, &e) < 0);
     CHECK_HAS(e.text, "optim-00001.safetensors");
-    flip(tmp, "optim-00001.safetensors", 20);
-    CHECK_INT(prove_run(&p, tmp, d, NULL, &e), 0);
+    flip(to.tmp, "optim-00001.safetensors", 20);
+    CHECK_INT(prove_run(&p, &to, d, NULL, &e), 0);
     p.n--;
-    CHECK_INT(prove_run(&p, tmp, d, NULL, &e), -ERR_INTEGRITY);
+    CHECK_INT(prove_run(&p, &to, d, NULL, &e), -ERR_INTEGRITY);
     p.n++;
-    ckpt_abandon(tmp, -1);
+    ckpt_abandon(to.tmp, -1);
     plan_free(&p);
     ckpt_close(src);
 }
