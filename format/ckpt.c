@@ -30,13 +30,10 @@ static char *folder_of(const char *path)
 /* The first driver whose probe answers 1 opens the path. The last one takes every path, and reports what is
  * missing. */
 static const struct fmt_driver drivers[] = {
-    { "native", native_probe, native_open },
-    { "megatron", megatron_probe, megatron_open },
-    { "deepspeed", deepspeed_probe, deepspeed_open },
-    { "dcp", dcp_probe, dcp_open_ckpt },
-    { "dcp-hf", dcp_hf_probe, dcp_hf_open },
-    { "torch", torch_probe, torch_open_ckpt },
-    { "hf", hf_probe, hf_open },
+    { "native", native_probe, native_open },          { "megatron", megatron_probe, megatron_open },
+    { "deepspeed", deepspeed_probe, deepspeed_open }, { "dcp", dcp_probe, dcp_open_ckpt },
+    { "dcp-hf", dcp_hf_probe, dcp_hf_open },          { "gguf", gguf_probe, gguf_open },
+    { "torch", torch_probe, torch_open_ckpt },        { "hf", hf_probe, hf_open },
 };
 
 static int open_driver(struct ckpt *c, struct err *e)
@@ -97,11 +94,13 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
         rc = fused_experts_split(c, e);
     if (rc >= 0)
         rc = fmt_find_gaps(c, e);
+    if (rc >= 0)
+        rc = gguf_present(&c, e);
     if (rc < 0) {
         ckpt_close(c);
         return rc;
     }
-    c->config_path = NULL; /* the caller's */
+    fmt_bottom(c)->config_path = NULL; /* the caller's */
     *out = c;
     return 0;
 }
@@ -153,6 +152,7 @@ void ckpt_close(struct ckpt *c)
     free(c->config);
     url_cache_close(c->remote);
     fmt_view_free(c->view);
+    gguf_model_free(c->gguf);
     io_close(c->hold);
     free(c->path);
     free(c->dir);

@@ -37,7 +37,7 @@ struct ckpt_open_opts {
     const volatile sig_atomic_t *stop;
 };
 
-/* Opens the checkpoint at path: a folder, a single .safetensors file, or a URL (http, https, s3, hf). how
+/* Opens the checkpoint at path: a folder, a single file, or a URL (http, https, s3, hf). how
  * NULL: no options. Picks the driver (native, Hugging Face, and those in FOREIGN.md), reads the tables only,
  * and checks sizes, exact cover and the manifest's checksum. ERR_FILE: it cannot be read. ERR_FORMAT: it is
  * not a checkpoint, or not a valid one. ERR_INTEGRITY: a checksum is wrong. Of a URL only what is read is
@@ -56,8 +56,8 @@ void ckpt_release_files(struct ckpt *c);
 
 /* The path that was opened; of a URL the path in the cache. */
 const char *ckpt_path(const struct ckpt *c);
-/* "native", "hf", "torch", "dcp", "dcp-hf", "deepspeed", "deepspeed-universal", "megatron-dist" or
- * "megatron-legacy". */
+/* "native", "hf", "torch", "dcp", "dcp-hf", "deepspeed", "deepspeed-universal", "megatron-dist",
+ * "megatron-legacy" or "gguf". */
 const char *ckpt_driver(const struct ckpt *c);
 /* Of other frameworks: the framework and version that wrote it, as far as the files say, and the number of
  * ranks that did (0: unknown). NULL for native and Hugging Face. */

@@ -138,6 +138,7 @@ struct ckpt {
 
     /* A view (ckpt_view.h) has only this, tensors and perhaps config; NULL: a checkpoint with files. */
     struct fmt_view *view;
+    struct gguf_model *gguf; /* of the driver of GGUF; or NULL */
 };
 
 /* ---- views (ckpt_view.c) ---- */
@@ -170,6 +171,11 @@ int deepspeed_probe(const struct ckpt *c, int is_folder);
 int deepspeed_open(struct ckpt *c, int is_folder, struct err *e);
 int megatron_probe(const struct ckpt *c, int is_folder);
 int megatron_open(struct ckpt *c, int is_folder, struct err *e);
+int gguf_probe(const struct ckpt *c, int is_folder);
+int gguf_open(struct ckpt *c, int is_folder, struct err *e);
+/* Replaces an open checkpoint of GGUF by a view of it where tensors are computed; another one stays. */
+int gguf_present(struct ckpt **c, struct err *e);
+void gguf_model_free(struct gguf_model *m); /* NULL is allowed */
 int hf_probe(const struct ckpt *c, int is_folder);
 int hf_open(struct ckpt *c, int is_folder, struct err *e);
 

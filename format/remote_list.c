@@ -14,6 +14,12 @@
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 #define HEADER_MAX ((uint64_t)1 << 27) /* of a safetensors file: its reader refuses more */
 
+static int ends_with(const char *name, size_t n_name, const char *ending)
+{
+    size_t n = strlen(ending);
+    return n_name > n && !strncmp(name + n_name - n, ending, n);
+}
+
 /* ---- files that a table names ---- */
 
 int remote_large(struct url_cache *c, const char *name, struct err *e)
@@ -131,6 +137,8 @@ static int list_files(struct url_cache *c, const char *file, const void *unused,
     (void)unused;
     if (!file)
         return list_folder(c, e);
+    if (ends_with(file, strlen(file), ".gguf"))
+        return gguf_list(c, file, e);
     int rc = large_of(c, file, e);
     if (rc >= 0)
         rc = url_cache_small(c, FMT_CONFIG, e);
@@ -138,12 +146,6 @@ static int list_files(struct url_cache *c, const char *file, const void *unused,
 }
 
 /* ---- what is read at once ---- */
-
-static int ends_with(const char *name, size_t n_name, const char *ending)
-{
-    size_t n = strlen(ending);
-    return n_name > n && !strncmp(name + n_name - n, ending, n);
-}
 
 /* Readers read the header of a safetensors file first. Archives have their tables at the end: they are needed
  * whole. Of compressed files nothing is read before it is asked for. */
@@ -155,6 +157,8 @@ static int prepare(struct url_cache *c, const char *name, int64_t bytes, struct 
     int fd = -1, rc = 0;
     if (ends_with(name, n_name, FMT_ZSTD))
         return 0;
+    if (ends_with(name, n_name, ".gguf"))
+        return gguf_prepare(c, name, bytes, e);
     if (!ends_with(name, n_name, ".safetensors"))
         return url_cache_need(c, name, 0, bytes, 1, e);
     TRY(url_cache_need(c, name, 0, bytes < 8 ? bytes : 8, 1, e));
@@ -180,7 +184,7 @@ out:
 /* The path of the URL ends in a name that checkpoints of one file have. */
 static int is_file_url(const char *url)
 {
-    static const char *const endings[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt" };
+    static const char *const endings[] = { ".safetensors", ".gguf", ".bin", ".pt", ".pth", ".ckpt" };
     char folder[2048], name[256];
     int known = 0;
     for (size_t i = 0; i < COUNT(endings); i++)

@@ -5,7 +5,7 @@
 
 #include "store/url_cache.h"
 
-/* Opens the checkpoint at url, a folder or a file (.safetensors, .bin, .pt, .pth, .ckpt), and asks for its
+/* Opens the checkpoint at url, a folder or a file (.safetensors, .gguf, .bin, .pt, .pth, .ckpt), and asks for its
  * tables and headers: the folder on this machine (url_cache_path) then has its small files whole, and its
  * large ones with their length. dir, unpublished, stop: see struct url_cache_opts. */
 int remote_open(struct url_cache **out, const char *url, const char *dir, const char *unpublished,
@@ -15,5 +15,10 @@ int remote_open(struct url_cache **out, const char *url, const char *dir, const 
 int remote_foreign(struct url_cache *c, struct err *e);
 /* Adds a large file that a table of the checkpoint names. ERR_FILE: the server does not have it. */
 int remote_large(struct url_cache *c, const char *name, struct err *e);
+
+/* Lists a GGUF file, and the others of its split set. */
+int gguf_list(struct url_cache *c, const char *name, struct err *e);
+/* Makes the header of a GGUF file present. */
+int gguf_prepare(struct url_cache *c, const char *name, int64_t bytes, struct err *e);
 
 #endif

@@ -19,7 +19,7 @@
 
 /* ---- types of tensors ---- */
 
-/* Numbers as in the file (enum ggml_type). */
+/* Numbers as in the file. Of those without a decoder (gguf_block.h) only the size is known. */
 enum gguf_type {
     GGUF_F32 = 0,
     GGUF_F16 = 1,
@@ -33,14 +33,25 @@ enum gguf_type {
     GGUF_Q4_K = 12,
     GGUF_Q5_K = 13,
     GGUF_Q6_K = 14,
+    GGUF_IQ2_XXS = 16,
+    GGUF_IQ2_XS = 17,
+    GGUF_IQ3_XXS = 18,
+    GGUF_IQ1_S = 19,
     GGUF_IQ4_NL = 20,
+    GGUF_IQ3_S = 21,
+    GGUF_IQ2_S = 22,
+    GGUF_IQ4_XS = 23,
     GGUF_I8 = 24,
     GGUF_I16 = 25,
     GGUF_I32 = 26,
     GGUF_I64 = 27,
     GGUF_F64 = 28,
+    GGUF_IQ1_M = 29,
     GGUF_BF16 = 30,
-    GGUF_MXFP4 = 39
+    GGUF_TQ1_0 = 34,
+    GGUF_TQ2_0 = 35,
+    GGUF_MXFP4 = 39,
+    GGUF_NVFP4 = 40
 };
 struct gguf_type_row {
     enum gguf_type id;

@@ -33,6 +33,17 @@ static const struct gguf_type_row types[] = {
     { GGUF_Q6_K, "Q6_K", 256, 210, -1, 18 },
     { GGUF_IQ4_NL, "IQ4_NL", 32, 18, -1, 25 },
     { GGUF_MXFP4, "MXFP4", 32, 17, -1, 38 },
+    { GGUF_IQ4_XS, "IQ4_XS", 256, 136, -1, 30 },
+    { GGUF_IQ2_XXS, "IQ2_XXS", 256, 66, -1, 19 },
+    { GGUF_IQ2_XS, "IQ2_XS", 256, 74, -1, 20 },
+    { GGUF_IQ2_S, "IQ2_S", 256, 82, -1, 28 },
+    { GGUF_IQ3_XXS, "IQ3_XXS", 256, 98, -1, 23 },
+    { GGUF_IQ3_S, "IQ3_S", 256, 110, -1, 26 },
+    { GGUF_IQ1_S, "IQ1_S", 256, 50, -1, 24 },
+    { GGUF_IQ1_M, "IQ1_M", 256, 56, -1, 31 },
+    { GGUF_TQ1_0, "TQ1_0", 256, 54, -1, 36 },
+    { GGUF_TQ2_0, "TQ2_0", 256, 66, -1, 37 },
+    { GGUF_NVFP4, "NVFP4", 64, 36, -1, 39 },
 };
 static const int value_bytes[GGUF_VALUES] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
 
