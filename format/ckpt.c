@@ -8,7 +8,7 @@
 #include "base/io.h"
 #include "base/tmp_folder.h"
 #include "format/fmt.h"
-#include "format/remote_list.h"
+#include "format/remote/remote_list.h"
 #include "format/hf/fused_experts.h"
 #include "store/store.h"
 

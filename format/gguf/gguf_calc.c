@@ -338,10 +338,13 @@ static int run_fp4(const struct gguf_calc *k, struct ckpt *below, const struct b
     int is_scale = k->numbers == GGUF_FP4_SCALES, rc = 0;
     int64_t inner = is_scale ? 1 : b->extent[3], at = is_scale ? 0 : b->start[3];
     int64_t width = b->extent[2] * inner, most = SCRATCH / (b->extent[2] * MX_BYTES) + 1;
-    struct fp4_rows w = { .expert = -1, .first = b->start[2], .blocks = b->extent[2] };
-    for (int i = 0; i < k->n; i++)
-        if (!(w.bytes[i] = malloc((size_t)(most * w.blocks * MX_BYTES))))
-            rc = err_set(e, ERR_MEMORY, "no memory for %lld blocks", (long long)(most * w.blocks));
+    int64_t room = most * b->extent[2] * MX_BYTES;
+    uint8_t *bytes = malloc((size_t)(2 * room));
+    struct fp4_rows w = {
+        .expert = -1, .first = b->start[2], .blocks = b->extent[2], .bytes = { bytes, bytes + room }
+    };
+    if (!bytes)
+        return err_set(e, ERR_MEMORY, "no memory for %lld bytes of blocks", (long long)(2 * room));
 
     while (lo < hi && rc >= 0) {
         int64_t line = lo / width, expert = b->start[0] + line / b->extent[1];
@@ -359,8 +362,7 @@ static int run_fp4(const struct gguf_calc *k, struct ckpt *below, const struct b
             *dst++ = is_scale ? block[0] : published(block, (int)(at + in % inner));
         }
     }
-    free(w.bytes[0]);
-    free(w.bytes[1]);
+    free(bytes);
     return rc < 0 ? rc : 0;
 }
 

@@ -206,9 +206,9 @@ static int take_scaling(struct maker *k)
     return 0;
 }
 
-/* Llama 3's scaling of n frequencies: waves shorter than ORIGINAL / high stay, those longer than ORIGINAL / low
- * are slowed down by the factor, and between s is linear in 1 / wavelength. ORIGINAL is a unit of low and high,
- * so that it may be any number. */
+/* Llama 3's scaling of n frequencies: waves shorter than ORIGINAL / high stay, those longer than ORIGINAL /
+ * low are slowed down by the factor, and between s is linear in 1 / wavelength. ORIGINAL is a unit of low and
+ * high, so that it may be any number. */
 struct llama3 {
     double theta, factor, low, high;
 };
@@ -229,8 +229,8 @@ static int llama3_fits(const struct llama3 *l, const float *f, int64_t n)
     return 1;
 }
 
-/* Sets low and high: from two frequencies between the bounds, or from one with high = 4 low as in all published
- * models, or else anywhere between the last wave that stays and the next. */
+/* Sets low and high: from two frequencies between the bounds, or from one with high = 4 low as in all
+ * published models, or else anywhere between the last wave that stays and the next. */
 static void llama3_solve(struct llama3 *l, const float *f, int64_t n)
 {
     double x[2] = { 0 }, s[2] = { 0 }, stays = 0, slowed = 0;

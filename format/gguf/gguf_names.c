@@ -326,37 +326,33 @@ static int add_calc(struct item *it, enum gguf_numbers numbers, enum stored_dtyp
 {
     const struct gguf_name *half = other_half(it);
     const struct gguf_tensor *second = it->t;
-    struct gguf_calc k = { .form = it->row->form, .numbers = numbers, .type = it->t->type, .t.dtype = dtype };
-    struct gguf_calc *kept = NULL;
     int is_fp4 = it->t->type->id == GGUF_MXFP4 && it->t->n_dims == 3 && it->row->form != GGUF_KEY_B;
     int file = it->file, rc = 0;
     char name[GGUF_NAME_MAX];
+    struct gguf_calc fp4 = { 0 }, *k = is_fp4 ? &fp4 : new_calc(it->m, is_blocks(it->t), e);
 
+    if (!k)
+        return -e->code;
+    k->form = it->row->form;
+    k->numbers = numbers;
+    k->type = it->t->type;
+    k->t.dtype = dtype;
     if (half && !(second = find_entry(it->m, gguf_fill(half->file, it->layer, -1, name), &file)))
         return err_set(e, ERR_FORMAT, "%s: has %s and not %s: is it whole", it->m->c->path, it->t->name,
                        name);
     if (second->type != it->t->type)
         return bad_pair(it, it->t, second, e);
-    TRY(turned_shape(it, &k, it->t, second, e));
-    TRY(add_source(it, it->t, it->file, &k, e));
+    TRY(turned_shape(it, k, it->t, second, e));
+    TRY(add_source(it, it->t, it->file, k, e));
     if (second != it->t)
-        TRY(add_source(it, second, file, &k, e));
-
-    if (is_fp4) {
-        rc = add_fp4(it, &k, e);
-        goto out;
-    }
-    if (!(kept = new_calc(it->m, is_blocks(it->t), e))) {
-        rc = -e->code;
-        goto out;
-    }
-    *kept = k;
-    memset(k.entry_name, 0, sizeof k.entry_name);
-    if (!(kept->t.name = strdup(it->hf)))
+        TRY(add_source(it, second, file, k, e));
+    if (is_fp4)
+        rc = add_fp4(it, k, e);
+    else if (!(k->t.name = strdup(it->hf)))
         rc = err_set(e, ERR_MEMORY, "%s: no memory for a name", it->m->c->path);
 out:
-    free(k.entry_name[0]);
-    free(k.entry_name[1]);
+    free(fp4.entry_name[0]);
+    free(fp4.entry_name[1]);
     return rc < 0 ? rc : 0;
 }
 

@@ -76,11 +76,13 @@ static int choose_file(const struct ckpt *c, int is_folder, char out[256], struc
     int rc = 0;
     if (is_folder && (rc = list_firsts(c, &l, e)) < 0)
         return rc;
-    if (is_folder && l.n != 1)
-        rc = err_set(e, ERR_FORMAT, "%s: has %d models in GGUF files, %.80s, %.80s …: name one of the files",
-                     c->path, l.n, l.name[0], l.name[l.n > 1]);
+    if (!is_folder)
+        snprintf(out, 256, "%s", name);
+    else if (l.n == 1)
+        snprintf(out, 256, "%s", l.name[0]);
     else
-        snprintf(out, 256, "%s", is_folder ? l.name[0] : name);
+        rc = err_set(e, ERR_FORMAT, "%s: has %d models in GGUF files, %.80s …: name one of the files",
+                     c->path, l.n, l.n ? l.name[0] : "");
     names_free(&l);
     return rc;
 }

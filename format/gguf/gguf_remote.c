@@ -1,9 +1,9 @@
-/* gguf_remote.c - GGUF files at a URL: the files of a split set, and of each its header, whose length is in no
- * field: it is fetched in parts that double until it is whole. */
+/* gguf_remote.c - GGUF files at a URL: the files of a split set, and of each its header, whose length is in
+ * no field: it is fetched in parts that double until it is whole. */
 #include <stdlib.h>
 #include "base/io.h"
 #include "format/gguf/gguf_model.h"
-#include "format/remote_list.h"
+#include "format/remote/remote_list.h"
 
 int gguf_list(struct url_cache *c, const char *name, struct err *e)
 {

@@ -8,7 +8,7 @@
 #include "base/tmp_folder.h"
 #include "format/fetch.h"
 #include "format/ckpt_write.h"
-#include "format/remote_list.h"
+#include "format/remote/remote_list.h"
 #include "store/store.h"
 
 #define PATH_BYTES 4096

@@ -1,6 +1,6 @@
 /* remote_list.c - see remote_list.h. A server lists no folder: the first of the known names that is there
  * says which kind of checkpoint it is, and its table names the other files. */
-#include "format/remote_list.h"
+#include "format/remote/remote_list.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/fmt.h"
-#include "format/remote_list.h"
+#include "format/remote/remote_list.h"
 
 #define METADATA ".metadata"
 #define METADATA_MAX ((size_t)1 << 29)

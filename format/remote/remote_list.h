@@ -1,12 +1,12 @@
 /* remote_list.h - private to the room: a checkpoint at a URL opened through the cache of store/url_cache.h:
  * which files it has, and what of them is read at once. */
-#ifndef SHARDLINE_FORMAT_REMOTE_LIST_H
-#define SHARDLINE_FORMAT_REMOTE_LIST_H
+#ifndef SHARDLINE_FORMAT_REMOTE_REMOTE_LIST_H
+#define SHARDLINE_FORMAT_REMOTE_REMOTE_LIST_H
 
 #include "store/url_cache.h"
 
-/* Opens the checkpoint at url, a folder or a file (.safetensors, .gguf, .bin, .pt, .pth, .ckpt), and asks for its
- * tables and headers: the folder on this machine (url_cache_path) then has its small files whole, and its
+/* Opens the checkpoint at url, a folder or a file (.safetensors, .gguf, .bin, .pt, .pth, .ckpt), and asks for
+ * its tables and headers: the folder on this machine (url_cache_path) then has its small files whole, and its
  * large ones with their length. dir, unpublished, stop: see struct url_cache_opts. */
 int remote_open(struct url_cache **out, const char *url, const char *dir, const char *unpublished,
                 const volatile sig_atomic_t *stop, struct err *e);
