@@ -101,7 +101,17 @@ static int open_common(struct dcp *d, const char *sub, struct torch_file *t, str
     return rc < 0 ? rc : 0;
 }
 
-int mg_step(struct build *b, struct torch_file *t, const struct pk *optimizer, struct err *e)
+const struct pk *mg_optimizer(const struct pk *optimizer, uint32_t i)
+{
+    const struct pk *first = optimizer && optimizer->kind == PK_DICT ? pk_get_int(optimizer, 0) : NULL;
+    if (first)
+        return pk_get_int(optimizer, i);
+    if (optimizer && optimizer->kind == PK_LIST)
+        return pk_at(optimizer, i);
+    return i == 0 && optimizer && optimizer->kind == PK_DICT ? optimizer : NULL;
+}
+
+static int step_of(struct build *b, struct torch_file *t, const struct pk *optimizer, struct err *e)
 {
     const struct pk *inner = pk_get(optimizer, "optimizer"), *state = pk_get(optimizer, "state"), *group;
     double step;
@@ -115,18 +125,30 @@ int mg_step(struct build *b, struct torch_file *t, const struct pk *optimizer, s
         if ((rc = torch_number(t, pk_get(group, "step"), "step", &step, e)) > 0)
             rc = build_step(b, step, "param_groups", e);
     return rc >= 0 && inner && inner != optimizer && inner->kind == PK_DICT && !pk_get(inner, "optimizer")
-               ? mg_step(b, t, inner, e)
+               ? step_of(b, t, inner, e)
            : rc < 0 ? rc
                     : 0;
 }
 
+int mg_step(struct build *b, struct torch_file *t, const struct pk *optimizer, struct err *e)
+{
+    const struct pk *one;
+    int rc = 0;
+    for (uint32_t i = 0; (one = mg_optimizer(optimizer, i)) && rc >= 0; i++)
+        rc = step_of(b, t, one, e);
+    return rc;
+}
+
 void mg_run(struct build *b, struct torch_file *t, const struct pk *optimizer)
 {
-    const struct pk *inner = pk_get(optimizer, "optimizer"), *groups = pk_get(inner, "param_groups"), *group;
+    const struct pk *one, *group;
     int64_t iteration = 0;
     pk_int(pk_get(t->root, "iteration"), &iteration);
-    for (uint32_t i = 0; (group = pk_at(groups ? groups : pk_get(optimizer, "param_groups"), i)); i++)
-        run_group(&b->run, t, group);
+    for (uint32_t k = 0; (one = mg_optimizer(optimizer, k)); k++) {
+        const struct pk *groups = pk_get(pk_get(one, "optimizer"), "param_groups");
+        for (uint32_t i = 0; (group = pk_at(groups ? groups : pk_get(one, "param_groups"), i)); i++)
+            run_group(&b->run, t, group);
+    }
     run_megatron(&b->run, t, pk_get(t->root, "args"), pk_get(t->root, "opt_param_scheduler"), iteration);
 }
 
@@ -145,7 +167,7 @@ static const struct {
 /* Which tensors an item holds; -1: all of them, in its first dims. */
 struct where {
     const struct mg_row *row;
-    int layer, expert;
+    int layer, expert, half; /* half: 0 the gate alone, 1 the up part alone, -1 both */
     enum ckpt_role role;
 };
 
@@ -171,6 +193,7 @@ static int add_chunk(struct mg *m, const struct where *w, const struct dcp_item 
     int64_t layer = by_layer ? k->box.start[0] : w->layer, n_layers = by_layer ? k->box.extent[0] : 1,
             expert = by_expert ? k->box.start[by_layer] : w->expert,
             n_experts = by_expert ? k->box.extent[by_layer] : 1;
+    int64_t shape[BOX_DIMS] = { 0 };
     struct box box = { .n_dims = k->box.n_dims - lead };
     struct mg_extent whole = { k->file, k->offset, 0, box_count(&k->box) };
     struct mg_flat f = { &whole, 1, k->dtype };
@@ -185,12 +208,17 @@ static int add_chunk(struct mg *m, const struct where *w, const struct dcp_item 
     for (int d = 0; d < box.n_dims && rc >= 0; d++) {
         box.start[d] = k->box.start[d + lead];
         box.extent[d] = k->box.extent[d + lead];
+        shape[d] = x->shape[d + lead];
+    }
+    if (w->half >= 0) {
+        box.start[0] += w->half * shape[0];
+        shape[0] *= 2;
     }
 
     for (int64_t i = 0; i < n_layers * n_experts && rc >= 0; i++) {
         const struct mg_name name = { w->row, (int)(layer + i / n_experts), w->role,
                                       (int)(expert + i % n_experts) };
-        rc = mg_block(m, &name, &box, x->shape + lead, &f, i * box_count(&box), e);
+        rc = mg_block(m, &name, &box, shape, &f, i * box_count(&box), e);
     }
     return rc;
 }
@@ -269,16 +297,37 @@ static int weights_are_fp32(const struct dcp *d)
     return x && x->dtype == TORCH_F32;
 }
 
+int mg_starts(const struct dcp_item *x, const char *prefix)
+{
+    static const char word[] = "chained_";
+    int n = (int)strlen(prefix), k = (int)sizeof word - 1, digits = 0, first = 0;
+    if (dcp_starts(x, word)) {
+        while (k + digits < x->n_key && isdigit((unsigned char)x->key[k + digits]))
+            digits++;
+        first = digits && k + digits < x->n_key && x->key[k + digits] == '.' ? k + digits + 1 : 0;
+    }
+    return x->n_key >= first + n && !memcmp(x->key + first, prefix, (size_t)n) ? first + n : 0;
+}
+
 /* The role of an item, and the length of the prefix that says so. */
 static enum ckpt_role role_of(const struct dcp_item *x, int *skip)
 {
-    *skip = 0;
     for (size_t k = 0; k < sizeof state_prefixes / sizeof *state_prefixes; k++)
-        if (dcp_starts(x, state_prefixes[k].prefix)) {
-            *skip = (int)strlen(state_prefixes[k].prefix);
+        if ((*skip = mg_starts(x, state_prefixes[k].prefix)))
             return state_prefixes[k].role;
-        }
     return ROLE_WEIGHT;
+}
+
+/* With singleton_local_shards gate and up are tensors of their own, KEY_w and KEY_v. Returns the length of
+ * KEY. */
+static int split_half(const char *key, int n, int *half)
+{
+    static const char *const ends[] = { ".weight_w", ".weight_v" };
+    *half = -1;
+    for (int i = 0; i < 2 && n > 9; i++)
+        if (!memcmp(key + n - 9, ends[i], 9))
+            *half = i;
+    return *half < 0 ? n : n - 2;
 }
 
 static int add_items(struct mg *m, struct dcp *d, int *has_flat, struct err *e)
@@ -294,8 +343,9 @@ static int add_items(struct mg *m, struct dcp *d, int *has_flat, struct err *e)
         *has_flat |= mg_is_flat(x);
         if (!x->is_tensor || mg_is_flat(x) || same[i])
             continue;
-        w.row = mg_find_expert(x->key + skip, x->n_key - skip, &w.layer, &w.expert);
-        if (!w.row)
+        int n = split_half(x->key + skip, x->n_key - skip, &w.half);
+        w.row = mg_find_expert(x->key + skip, n, &w.layer, &w.expert);
+        if (!w.row || (w.half >= 0 && w.row->cut != MG_GATED))
             rc = err_set(e, ERR_FORMAT,
                          "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2, experts, latent "
                          "attention): only those can be named yet",
@@ -323,7 +373,7 @@ static int find_step(struct mg *m, struct dcp *d, const struct pk *common, struc
     int rc = 0;
     for (int i = 0; i < d->n_items && rc >= 0 && !m->b->has_step; i++) {
         struct torch_file t = { 0 };
-        if (d->item[i].is_tensor || !dcp_starts(&d->item[i], "optimizer.distributed.") ||
+        if (d->item[i].is_tensor || !mg_starts(&d->item[i], "optimizer.distributed.") ||
             !mg_key_has(&d->item[i], ".optimizer/shard_"))
             continue;
         if ((rc = dcp_object(d, &d->item[i], &t, e)) >= 0)

@@ -48,7 +48,7 @@ struct stage {
     int n;
 };
 
-int mg_is_flat(const struct dcp_item *x) { return x->is_tensor && dcp_starts(x, FLAT); }
+int mg_is_flat(const struct dcp_item *x) { return x->is_tensor && mg_starts(x, FLAT); }
 
 /* ---- the buffers ---- */
 
@@ -284,8 +284,9 @@ int mg_flat_open(struct mg *m, struct dcp *d, struct err *e)
 
     if (m->s.tp < 1 || m->s.pp < 1 || m->s.tp > 4096 || m->s.pp > 4096 || !are_simple(m, d))
         return mg_note(m->b->c,
-                       "optimizer state left out: buffers of dp_reshardable in more than one model chunk or "
-                       "dtype cannot be taken apart",
+                       "optimizer state left out: buffers of dp_reshardable of experts, or in more than one "
+                       "model chunk or dtype, cannot be taken apart (save it with "
+                       "--dist-ckpt-optim-fully-reshardable)",
                        e);
     groups = (int)(m->s.tp * m->s.pp);
     s.p = calloc((size_t)m->s.layers * PARAMS_MOST + 5, sizeof *s.p);

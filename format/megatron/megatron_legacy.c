@@ -2,9 +2,11 @@
  * pipeline-parallel rank.
  *
  * Tensors are local: the rank's rows or columns. Layers are numbered from 0 in every model chunk ("model",
- * or "model0", "model1", … of virtual stages). The optimizer is a state_dict by number (matrices first,
+ * or "model0", "model1", … of virtual stages), experts in every expert-parallel rank: its expert i is number
+ * r · n + i of all. What belongs to no expert is the same on all of these ranks. The optimizer is a state_dict by number (matrices first,
  * then vectors, in model order; fp32_from_fp16_params are the masters). The distributed optimizer is
- * distrib_optim.pt: one flat buffer, parameters in reverse order, each at a multiple of 64 elements. */
+ * distrib_optim.pt: one flat buffer, parameters in reverse order, each at a multiple of 64 elements. With
+ * experts there are two optimizers, the second for the experts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,7 @@
 
 #define MODEL_FILE "model_optim_rng.pt"
 #define DISTOPT_FILE "distrib_optim.pt"
+#define ROUTER_BIAS "mlp.router.expert_bias" /* in the model, but no parameter */
 #define ALIGN 64
 #define CHUNKS_MAX 64
 #define RANKS_MAX 4096
@@ -19,12 +22,12 @@
 /* A parameter of a rank, in model order. */
 struct param {
     const struct mg_row *row;
-    int layer, n_dims, chunk;
+    int layer, n_dims, chunk, expert; /* expert: its number among all, -1: none */
     int64_t shape[2], n;
 };
 struct rank {
     struct mg *m;
-    int tp, pp;
+    int tp, pp, ep;
     struct torch_file t;
     struct param *p;
     int n;
@@ -32,73 +35,97 @@ struct rank {
 struct legacy {
     struct mg *m;
     const char *sub;
-    int tp, pp, n_chunks; /* degrees by the folders; chunks: virtual stages */
-    int *layers;          /* [pp][chunk]: layers in it */
+    int tp, pp, ep, n_chunks; /* degrees by the folders; chunks: virtual stages */
+    int has_pp, has_ep;       /* numbers in the folders' names */
+    int64_t n_experts;        /* 0: none */
+    int *layers;              /* [pp][chunk]: layers in it */
     int64_t iteration;
 };
 
 /* ---- folders ---- */
 
-static int parse_folder(const char *name, int *tp, int *pp, int *ep)
+/* Reads the numbers in a folder's name. Returns how many, 0: it is not the folder of a rank. */
+static int parse_folder(const char *name, int v[3])
 {
-    int used = 0, n;
-    *pp = *ep = 0;
-    n = sscanf(name, "mp_rank_%d%n", tp, &used);
-    if (n == 1 && name[used])
-        n = sscanf(name, "mp_rank_%d_%d%n", tp, pp, &used);
-    if (n == 2 && name[used])
-        n = sscanf(name, "mp_rank_%d_%d_%d%n", tp, pp, ep, &used);
-    return n >= 1 && !name[used] && *tp >= 0 && *pp >= 0;
+    const char *at = name + strlen("mp_rank");
+    int n = 0;
+    v[1] = v[2] = 0;
+    while (n < 3 && *at == '_' && at[1] >= '0' && at[1] <= '9') {
+        char *end;
+        long x = strtol(at + 1, &end, 10);
+        v[n++] = x < RANKS_MAX ? (int)x : RANKS_MAX;
+        at = end;
+    }
+    return *at || v[0] >= RANKS_MAX || v[1] >= RANKS_MAX || v[2] >= RANKS_MAX ? 0 : n;
+}
+
+static int open_file(const struct legacy *g, const int at[3], const char *name, struct torch_file *t,
+                     struct err *e)
+{
+    struct ckpt *c = g->m->b->c;
+    char pp[16] = "", ep[16] = "";
+    if (g->has_pp)
+        snprintf(pp, sizeof pp, "_%03d", at[1]);
+    if (g->has_ep)
+        snprintf(ep, sizeof ep, "_%03d", at[2]);
+    char *full = build_text("%smp_rank_%02d%s%s/%s", g->sub, at[0], pp, ep, name);
+    int file = full ? build_file(c, full, e) : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
+    free(full);
+    return file < 0 ? file : torch_open(t, c, file, 0, c->file[file].bytes, e);
+}
+
+/* Of two numbers the second is the stage, but the expert-parallel rank in a run without stages, as its options
+ * say. */
+static int second_is_ep(struct legacy *g, struct err *e)
+{
+    static const int first[3];
+    struct torch_file t = { 0 };
+    int64_t pp = 1, ep = 1;
+    g->has_pp = 1;
+    int rc = open_file(g, first, MODEL_FILE, &t, e);
+    if (rc >= 0) {
+        const struct pk *args = pk_get(t.root, "args");
+        pk_int(pk_attr(args, "pipeline_model_parallel_size"), &pp);
+        pk_int(pk_attr(args, "expert_model_parallel_size"), &ep);
+    }
+    torch_close(&t);
+    return rc < 0 ? rc : pp == 1 && ep > 1;
 }
 
 static int find_degrees(struct legacy *g, struct err *e)
 {
     struct names l;
     const char *path = g->m->b->c->path;
-    int tp, pp, ep, n = 0, rc = names_read(&l, g->m->b->c, g->sub, e);
+    int v[3], most[3] = { 0 }, n = 0, form = 0, rc = names_read(&l, g->m->b->c, g->sub, e);
 
     if (rc < 0)
         return rc;
     for (int i = 0; i < l.n && rc >= 0; i++) {
         if (strncmp(l.name[i], "mp_rank_", 8))
             continue;
-        if (!parse_folder(l.name[i], &tp, &pp, &ep) || tp >= RANKS_MAX || pp >= RANKS_MAX)
+        int k = parse_folder(l.name[i], v);
+        if (!k || (form && k != form))
             rc = err_set(e, ERR_FORMAT, "%s: %s is not the folder of a rank: what is it", path, l.name[i]);
-        else if (ep)
-            rc = err_set(
-                e, ERR_FORMAT,
-                "%s: %s: experts are split over ranks, which cannot be read yet: convert it to torch_dist",
-                path, l.name[i]);
-        g->tp = rc >= 0 && tp >= g->tp ? tp + 1 : g->tp;
-        g->pp = rc >= 0 && pp >= g->pp ? pp + 1 : g->pp;
+        form = k;
+        for (int d = 0; d < 3; d++)
+            most[d] = rc >= 0 && v[d] >= most[d] ? v[d] + 1 : most[d];
         n++;
     }
 
     names_free(&l);
-    if (rc >= 0 && n != g->tp * g->pp)
-        rc = err_set(e, ERR_FORMAT,
-                     "%s: has %d folders of ranks, the highest numbers say %d x %d: is one missing", path, n,
-                     g->tp, g->pp);
-    return rc;
-}
-
-static int open_file(const struct legacy *g, int tp, int pp, const char *name, struct torch_file *t,
-                     struct err *e)
-{
-    struct ckpt *c = g->m->b->c;
-    char *full = g->pp > 1 ? build_text("%smp_rank_%02d_%03d/%s", g->sub, tp, pp, name)
-                           : build_text("%smp_rank_%02d/%s", g->sub, tp, name),
-         *longer = NULL;
-    if (full && g->pp == 1 && !build_exists(c, full) &&
-        (longer = build_text("%smp_rank_%02d_000/%s", g->sub, tp, name)) && build_exists(c, longer)) {
-        free(full);
-        full = longer;
-        longer = NULL;
-    }
-    int file = full ? build_file(c, full, e) : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
-    free(full);
-    free(longer);
-    return file < 0 ? file : torch_open(t, c, file, 0, c->file[file].bytes, e);
+    int is_ep = rc >= 0 && form == 2 ? second_is_ep(g, e) : 0;
+    if (rc < 0 || is_ep < 0)
+        return rc < 0 ? rc : is_ep;
+    g->has_pp = form == 3 || (form == 2 && !is_ep);
+    g->has_ep = form == 3 || is_ep;
+    g->tp = most[0];
+    g->pp = is_ep ? 1 : most[1];
+    g->ep = is_ep ? most[1] : most[2];
+    if (n == g->tp * g->pp * g->ep)
+        return 0;
+    return err_set(e, ERR_FORMAT,
+                   "%s: has %d folders of ranks, the highest numbers say %d x %d x %d: is one missing", path,
+                   n, g->tp, g->pp, g->ep);
 }
 
 /* ---- the model file ---- */
@@ -116,19 +143,33 @@ static int check_head(struct legacy *g, const struct torch_file *t, int first, s
 {
     const char *path = t->c->file[t->file].path;
     const struct pk *args = pk_get(t->root, "args"), *version = pk_get(t->root, "checkpoint_version");
-    int64_t tp = g->tp, pp = g->pp, iteration = 0;
+    int64_t tp = g->tp, pp = g->pp, ep = g->ep, etp = 0, iteration = 0;
     double v = version && version->kind == PK_FLOAT ? version->f
                : version && version->kind == PK_INT ? (double)version->i
                                                     : 0;
 
     pk_int(pk_attr(args, "tensor_model_parallel_size"), &tp);
     pk_int(pk_attr(args, "pipeline_model_parallel_size"), &pp);
+    pk_int(pk_attr(args, "expert_model_parallel_size"), &ep);
+    pk_int(pk_attr(args, "expert_tensor_parallel_size"), &etp);
     pk_int(pk_get(t->root, "iteration"), &iteration);
     if (tp != g->tp || pp != g->pp)
         return err_set(e, ERR_FORMAT,
                        "%s: was saved with tensor parallel %lld and pipeline %lld, the folders say %d and "
                        "%d: is a folder missing, or of another run",
                        path, (long long)tp, (long long)pp, g->tp, g->pp);
+    if (ep != g->ep)
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: was saved with expert parallel %lld, the folders say %d: is a folder missing, or of "
+            "another run",
+            path, (long long)ep, g->ep);
+    if (etp && etp != tp && g->n_experts)
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: experts were cut over %lld tensor-parallel ranks, the rest over %lld: convert it to "
+            "torch_dist",
+            path, (long long)etp, (long long)tp);
     if (v < 2)
         return err_set(e, ERR_FORMAT,
                        "%s: checkpoint_version %g keeps queries, keys and values in another order: save it "
@@ -145,10 +186,10 @@ static int check_head(struct legacy *g, const struct torch_file *t, int first, s
 
 static int count_layers(const struct pk *model)
 {
-    int n = 0, layer;
+    int n = 0, layer, expert;
     for (uint32_t i = 0; model && model->kind == PK_DICT && i < model->n; i++) {
         const struct pk *key = model->item[2 * i];
-        if (key->kind == PK_TEXT && mg_find(key->text, (int)key->n, &layer) && layer >= n)
+        if (key->kind == PK_TEXT && mg_find_expert(key->text, (int)key->n, &layer, &expert) && layer >= n)
             n = layer + 1;
     }
     return n;
@@ -163,12 +204,15 @@ static int count_stages(struct legacy *g, struct err *e)
         return err_set(e, ERR_MEMORY, "%s: no memory for %d stages", g->m->b->c->path, g->pp);
     for (int p = 0; p < g->pp && rc >= 0; p++) {
         struct torch_file t = { 0 };
-        if ((rc = open_file(g, 0, p, MODEL_FILE, &t, e)) < 0 || (rc = check_head(g, &t, p == 0, e)) < 0) {
+        if ((rc = open_file(g, (int[3]){ 0, p, 0 }, MODEL_FILE, &t, e)) < 0 ||
+            (rc = check_head(g, &t, p == 0, e)) < 0) {
             torch_close(&t);
             return rc;
         }
         if (p == 0)
             rc = mg_shape_read(g->m, pk_get(t.root, "args"), t.c->file[t.file].path, e);
+        if (p == 0)
+            pk_int(pk_attr(pk_get(t.root, "args"), "num_experts"), &g->n_experts);
         int n = 0;
         while (n < CHUNKS_MAX && chunk_at(&t, n))
             n++;
@@ -218,8 +262,20 @@ static int add_tensor(struct mg *m, const struct param *p, int tp, enum ckpt_rol
                        (long long)x.n);
     struct mg_extent whole = { t->file, x.offset, 0, x.n };
     struct mg_flat f = { &whole, 1, (enum stored_dtype)torch_dtype_known(x.dtype) };
-    const struct mg_name name = { p->row, p->layer, role };
+    const struct mg_name name = { p->row, p->layer, role, p->expert };
     return mg_local(m, &name, tp, p->n_dims, p->shape, &f, 0, e);
+}
+
+/* The number among all of expert i of a rank. */
+static int number_expert(const struct legacy *g, const struct rank *r, int i, int *expert, struct err *e)
+{
+    int64_t own = g->n_experts / g->ep;
+    *expert = (int)(r->ep * own + i);
+    return own * g->ep == g->n_experts && i < own
+               ? 0
+               : err_set(e, ERR_FORMAT,
+                         "%s: has expert %d, the run had %lld on %d ranks: is it of another run",
+                         r->t.c->file[r->t.file].path, i, (long long)g->n_experts, g->ep);
 }
 
 static int list_param(struct legacy *g, struct rank *r, int chunk, const struct pk *key,
@@ -228,28 +284,28 @@ static int list_param(struct legacy *g, struct rank *r, int chunk, const struct 
     struct param *p = &r->p[r->n];
     struct torch_tensor x;
     const char *path = r->t.c->file[r->t.file].path;
-    int layer, rc;
+    int layer, expert, rc;
 
     if (key->kind != PK_TEXT || !torch_is_tensor(value) || pk_ends_with(key, "_extra_state"))
         return 0;
-    const struct mg_row *row = mg_find(key->text, (int)key->n, &layer);
-    if (!row || (row->in_layer && layer < 0))
-        return err_set(
-            e, ERR_FORMAT,
-            "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2): only those can be named yet",
-            path, key->n < 200 ? (int)key->n : 200, key->text);
-    if ((rc = torch_tensor(&r->t, value, row->key, &x, e)) < 0)
+    const struct mg_row *row = mg_find_expert(key->text, (int)key->n, &layer, &expert);
+    if (!row || (row->in_layer && layer < 0) || (row->of_experts && expert < 0))
+        return err_set(e, ERR_FORMAT,
+                       "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2, experts, latent "
+                       "attention): only "
+                       "those can be named yet",
+                       path, key->n < 200 ? (int)key->n : 200, key->text);
+    if ((rc = torch_tensor(&r->t, value, row->key, &x, e)) < 0 ||
+        (row->of_experts && (rc = number_expert(g, r, expert, &expert, e)) < 0))
         return rc;
     if (x.n_dims < 1 || x.n_dims > 2)
         return err_set(e, ERR_FORMAT, "%s: %s has %d dims: is the file damaged", path, row->key, x.n_dims);
-    *p = (struct param){ row,
-                         row->in_layer ? first_layer(g, r->pp, chunk) + layer : -1,
-                         x.n_dims,
-                         chunk,
-                         { x.shape[0], x.shape[1] },
+    *p = (struct param){ row,      row->in_layer ? first_layer(g, r->pp, chunk) + layer : -1,
+                         x.n_dims, chunk,
+                         expert,   { x.shape[0], x.shape[1] },
                          x.n };
-    r->n++;
-    return add_tensor(g->m, p, r->tp, ROLE_WEIGHT, &r->t, value, e);
+    r->n += strcmp(row->key, ROUTER_BIAS) != 0;
+    return r->ep && !row->of_experts ? 0 : add_tensor(g->m, p, r->tp, ROLE_WEIGHT, &r->t, value, e);
 }
 
 static int list_params(struct legacy *g, struct rank *r, struct err *e)
@@ -272,15 +328,37 @@ static int list_params(struct legacy *g, struct rank *r, struct err *e)
 
 /* ---- optimizer by number ---- */
 
-/* Finds by_id[i], the parameter with the optimizer's number i, from the sizes of its groups. Returns 1:
- * found. */
-static int number_params(const struct rank *r, const struct pk *groups, const struct param **by_id)
+/* The parameters that an optimizer has: ALL, those of no expert, those of experts. */
+enum set { ALL, DENSE, EXPERTS };
+static int in_set(const struct param *p, enum set set)
 {
-    int matrices = 0, at = 0;
+    return set == ALL || (p->expert >= 0) == (set == EXPERTS);
+}
+
+/* The set of optimizer k of a run. */
+static enum set set_of(const struct pk *optimizer, uint32_t k)
+{
+    const struct pk *one = mg_optimizer(optimizer, k), *inner = pk_get(one, "optimizer"),
+                    *groups = pk_get(one, "param_groups"),
+                    *flag = pk_get(pk_at(groups ? groups : pk_get(inner, "param_groups"), 0),
+                                   "is_expert_parallel");
+    if (!mg_optimizer(optimizer, 1))
+        return ALL;
+    return flag && flag->kind == PK_BOOL ? (flag->i ? EXPERTS : DENSE) : k == 1 ? EXPERTS : DENSE;
+}
+
+/* Finds by_id[i], the parameter with the optimizer's number i, from the sizes of its groups. Returns how many,
+ * 0: the sizes do not tell. */
+static int number_params(const struct rank *r, enum set set, const struct pk *groups,
+                         const struct param **by_id)
+{
+    int matrices = 0, all = 0, at = 0;
     uint32_t n[2] = { 0, 0 };
 
-    for (int i = 0; i < r->n; i++)
-        matrices += r->p[i].n_dims > 1;
+    for (int i = 0; i < r->n; i++) {
+        all += in_set(&r->p[i], set);
+        matrices += in_set(&r->p[i], set) && r->p[i].n_dims > 1;
+    }
     for (uint32_t k = 0; pk_at(groups, k); k++) {
         const struct pk *ids = pk_get(pk_at(groups, k), "params");
         if (k > 1 || !ids || ids->kind != PK_LIST)
@@ -288,48 +366,53 @@ static int number_params(const struct rank *r, const struct pk *groups, const st
         n[k] = ids->n;
     }
 
-    int first = (int)n[0] == matrices && (int)n[1] == r->n - matrices   ? 1
-                : (int)n[0] == r->n - matrices && (int)n[1] == matrices ? 0
-                                                                        : -1;
-    if ((int)(n[0] + n[1]) != r->n || (n[1] && first < 0))
+    int first = (int)n[0] == matrices && (int)n[1] == all - matrices   ? 1
+                : (int)n[0] == all - matrices && (int)n[1] == matrices ? 0
+                                                                       : -1;
+    if ((int)(n[0] + n[1]) != all || (n[1] && first < 0))
         return 0;
     for (int pass = 0; pass < (n[1] ? 2 : 1); pass++)
         for (int i = 0; i < r->n; i++)
-            if (!n[1] || (r->p[i].n_dims > 1) == (pass == 0 ? first : !first))
+            if (in_set(&r->p[i], set) && (!n[1] || (r->p[i].n_dims > 1) == (pass == 0 ? first : !first)))
                 by_id[at++] = &r->p[i];
-    return at == r->n;
+    return at == all ? all : 0;
 }
 
-static int add_numbered(struct mg *m, struct rank *r, const struct pk *optimizer, struct err *e)
+/* Adds one state of a parameter, unless another expert-parallel rank has the same. */
+static int add_state(struct rank *r, const struct param *p, enum ckpt_role role, const struct pk *value,
+                     struct err *e)
+{
+    return r->ep && p->expert < 0 ? 0 : add_tensor(r->m, p, r->tp, role, &r->t, value, e);
+}
+
+static int add_numbered(struct rank *r, const struct pk *optimizer, enum set set, struct err *e)
 {
     const struct pk *masters = pk_get(optimizer, "fp32_from_fp16_params"),
                     *inner = masters ? pk_get(optimizer, "optimizer") : optimizer;
     const struct pk *state = pk_get(inner, "state");
     const struct param **by_id = calloc((size_t)r->n + 1, sizeof *by_id);
-    int rc = 0, id = 0;
+    int rc = 0, id = 0, n;
 
     if (!by_id)
-        return err_set(e, ERR_MEMORY, "%s: no memory for its parameters", m->b->c->path);
-    if (!number_params(r, pk_get(inner, "param_groups"), by_id)) {
+        return err_set(e, ERR_MEMORY, "%s: no memory for its parameters", r->m->b->c->path);
+    if (!(n = number_params(r, set, pk_get(inner, "param_groups"), by_id))) {
         free(by_id);
         return mg_note(
-            m->b->c, "optimizer state left out: the sizes of its groups do not tell which parameter is which",
-            e);
+            r->m->b->c,
+            "optimizer state left out: the sizes of its groups do not tell which parameter is which", e);
     }
 
-    for (int i = 0; i < r->n && rc >= 0; i++) {
+    for (int i = 0; i < n && rc >= 0; i++) {
         const struct pk *s = pk_get_int(state, i);
-        if (!s)
-            continue;
-        if ((rc = add_tensor(m, by_id[i], r->tp, ROLE_EXP_AVG, &r->t, pk_get(s, "exp_avg"), e)) >= 0)
-            rc = add_tensor(m, by_id[i], r->tp, ROLE_EXP_AVG_SQ, &r->t, pk_get(s, "exp_avg_sq"), e);
+        if (s && (rc = add_state(r, by_id[i], ROLE_EXP_AVG, pk_get(s, "exp_avg"), e)) >= 0)
+            rc = add_state(r, by_id[i], ROLE_EXP_AVG_SQ, pk_get(s, "exp_avg_sq"), e);
     }
 
     for (uint32_t k = 0; pk_at(masters, k) && rc >= 0; k++)
-        for (uint32_t i = 0; pk_at(pk_at(masters, k), i) && id < r->n && rc >= 0; i++, id++)
-            rc = add_tensor(m, by_id[id], r->tp, ROLE_MASTER, &r->t, pk_at(pk_at(masters, k), i), e);
+        for (uint32_t i = 0; pk_at(pk_at(masters, k), i) && id < n && rc >= 0; i++, id++)
+            rc = add_state(r, by_id[id], ROLE_MASTER, pk_at(pk_at(masters, k), i), e);
     free(by_id);
-    return rc < 0 ? rc : mg_step(m->b, &r->t, optimizer, e);
+    return rc < 0 ? rc : mg_step(r->m->b, &r->t, optimizer, e);
 }
 
 /* ---- distributed optimizer ---- */
@@ -345,39 +428,47 @@ static const struct {
 
 static int64_t place_param(int64_t at) { return (at + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* Elements of the buffer that the parameters of a chunk need. */
-static int64_t buffer_needs(const struct rank *r, int chunk)
+/* Elements of the buffer that the parameters of a set in a chunk need. */
+static int64_t buffer_needs(const struct rank *r, enum set set, int chunk)
 {
     int64_t at = 0;
     for (int i = r->n - 1; i >= 0; i--)
-        if (r->p[i].chunk == chunk)
+        if (r->p[i].chunk == chunk && in_set(&r->p[i], set))
             at = place_param(at) + r->p[i].n;
     return at;
 }
 
-static int add_buffer(struct mg *m, struct rank *r, int chunk, struct torch_file *t, const struct pk *value,
+/* The flat buffer of a model chunk of a set. */
+struct flat_buffer {
+    struct torch_file *t;
+    enum set set;
+    int chunk;
+};
+
+static int add_buffer(struct rank *r, const struct flat_buffer *b, const struct pk *value,
                       enum ckpt_role role, struct err *e)
 {
+    struct torch_file *t = b->t;
     struct torch_tensor x;
     int64_t at = 0;
     int rc = torch_tensor(t, value, "a flat buffer", &x, e);
 
     if (rc < 0)
         return rc;
-    if (x.n_dims != 1 || !x.contiguous || x.dtype != TORCH_F32 || x.n < buffer_needs(r, chunk))
+    if (x.n_dims != 1 || !x.contiguous || x.dtype != TORCH_F32 || x.n < buffer_needs(r, b->set, b->chunk))
         return err_set(e, ERR_FORMAT,
                        "%s: a flat buffer is %s with %lld elements, the parameters need %lld of float32",
                        t->c->file[t->file].path, torch_dtype_name(x.dtype), (long long)x.n,
-                       (long long)buffer_needs(r, chunk));
+                       (long long)buffer_needs(r, b->set, b->chunk));
     struct mg_extent whole = { t->file, x.offset, 0, x.n };
     struct mg_flat f = { &whole, 1, STORED_F32 };
     for (int i = r->n - 1; i >= 0 && rc >= 0; i--) {
         const struct param *p = &r->p[i];
-        const struct mg_name name = { p->row, p->layer, role };
-        if (p->chunk != chunk)
+        const struct mg_name name = { p->row, p->layer, role, p->expert };
+        if (p->chunk != b->chunk || !in_set(p, b->set))
             continue;
         at = place_param(at);
-        rc = mg_local(m, &name, r->tp, p->n_dims, p->shape, &f, at, e);
+        rc = mg_local(r->m, &name, r->tp, p->n_dims, p->shape, &f, at, e);
         at += p->n;
     }
     return rc;
@@ -395,63 +486,80 @@ static int is_fp32(const struct rank *r)
     return 0;
 }
 
-static int add_distributed(struct legacy *g, struct rank *r, struct err *e)
+/* Adds the buffers of one optimizer; chunks: its part of the file. */
+static int add_buffers(struct legacy *g, struct rank *r, struct torch_file *t, const struct pk *chunks,
+                       enum set set, struct err *e)
 {
-    struct mg *m = g->m;
-    struct torch_file t = { 0 };
-    int rc = open_file(g, r->tp, r->pp, DISTOPT_FILE, &t, e), narrow = !is_fp32(r);
-
+    int rc = 0, narrow = !is_fp32(r);
     for (int v = 0; v < g->n_chunks && rc >= 0; v++) {
-        const struct pk *dtypes = pk_get_int(t.root, v),
+        const struct flat_buffer b = { t, set, v };
+        const struct pk *dtypes = pk_get_int(chunks, v),
                         *buf = dtypes && dtypes->kind == PK_DICT && dtypes->n == 1 ? dtypes->item[1] : NULL;
         int64_t n = 0;
-        if (!buf || !pk_int(pk_get(buf, "numel_unpadded"), &n) || n != buffer_needs(r, v)) {
-            rc = mg_note(
-                m->b->c,
+        if (!buf || !pk_int(pk_get(buf, "numel_unpadded"), &n) || n != buffer_needs(r, set, v))
+            return mg_note(
+                r->m->b->c,
                 "optimizer state left out: the parameters do not fill the flat buffer of " DISTOPT_FILE
                 " as one bucket would, and where others "
                 "begin is not in the file",
                 e);
-            break;
-        }
         for (size_t k = narrow ? 0 : 1; k < sizeof buffers / sizeof *buffers && rc >= 0; k++)
-            rc = add_buffer(m, r, v, &t, pk_get(buf, buffers[k].key), buffers[k].role, e);
+            rc = add_buffer(r, &b, pk_get(buf, buffers[k].key), buffers[k].role, e);
     }
+    return rc;
+}
 
+/* Every expert-parallel rank has the buffers of its experts, the first one those of the rest, too. */
+static int add_distributed(struct legacy *g, struct rank *r, const struct pk *optimizer, struct err *e)
+{
+    struct torch_file t = { 0 };
+    int rc = open_file(g, (int[3]){ r->tp, r->pp, r->ep }, DISTOPT_FILE, &t, e);
+    for (uint32_t k = 0; rc >= 0 && mg_optimizer(optimizer, k); k++) {
+        const struct pk *chunks = t.root->kind == PK_LIST ? pk_at(t.root, k) : k == 0 ? t.root : NULL;
+        enum set set = set_of(optimizer, k);
+        if (r->ep && set != EXPERTS)
+            continue;
+        rc = add_buffers(g, r, &t, chunks, set, e);
+    }
     torch_close(&t);
-    return rc < 0 ? rc : mg_step(m->b, &r->t, pk_get(r->t.root, "optimizer"), e);
+    return rc < 0 ? rc : mg_step(r->m->b, &r->t, optimizer, e);
 }
 
 /* ---- ranks ---- */
 
-static int has_distopt(const struct legacy *g, int tp, int pp)
+static int has_distopt(const struct legacy *g, const struct rank *r)
 {
-    char *a = build_text("%smp_rank_%02d/" DISTOPT_FILE, g->sub, tp),
-         *b = build_text("%smp_rank_%02d_%03d/" DISTOPT_FILE, g->sub, tp, pp);
-    int yes = (a && g->pp == 1 && build_exists(g->m->b->c, a)) || (b && build_exists(g->m->b->c, b));
-    free(a);
-    free(b);
+    char pp[16] = "", ep[16] = "";
+    if (g->has_pp)
+        snprintf(pp, sizeof pp, "_%03d", r->pp);
+    if (g->has_ep)
+        snprintf(ep, sizeof ep, "_%03d", r->ep);
+    char *path = build_text("%smp_rank_%02d%s%s/" DISTOPT_FILE, g->sub, r->tp, pp, ep);
+    int yes = path && build_exists(g->m->b->c, path);
+    free(path);
     return yes;
 }
 
-static int read_rank(struct legacy *g, int tp, int pp, struct err *e)
+static int read_rank(struct legacy *g, const int at[3], struct err *e)
 {
-    struct rank r = { .m = g->m, .tp = tp, .pp = pp };
+    struct rank r = { .m = g->m, .tp = at[0], .pp = at[1], .ep = at[2] };
     const struct pk *optimizer;
     int rc = 0;
 
-    TRY(open_file(g, tp, pp, MODEL_FILE, &r.t, e));
+    TRY(open_file(g, at, MODEL_FILE, &r.t, e));
     TRY(check_head(g, &r.t, 0, e));
     TRY(list_params(g, &r, e));
     optimizer = pk_get(r.t.root, "optimizer");
-    if (has_distopt(g, tp, pp))
-        TRY(add_distributed(g, &r, e));
-    else if (optimizer && optimizer->kind == PK_DICT)
-        TRY(add_numbered(g->m, &r, optimizer, e));
-    else if (optimizer && optimizer->kind == PK_LIST)
+    if (has_distopt(g, &r))
+        TRY(add_distributed(g, &r, optimizer, e));
+    else if (mg_optimizer(optimizer, 2))
         TRY(mg_note(g->m->b->c,
-                    "optimizer state left out: several optimizers in one file cannot be taken apart yet", e));
-    if (tp == 0 && pp == 0)
+                    "optimizer state left out: more than two optimizers in one file cannot be taken apart",
+                    e));
+    else
+        for (uint32_t k = 0; mg_optimizer(optimizer, k); k++)
+            TRY(add_numbered(&r, mg_optimizer(optimizer, k), set_of(optimizer, k), e));
+    if (at[0] == 0 && at[1] == 0 && at[2] == 0)
         mg_run(g->m->b, &r.t, optimizer);
 out:
     torch_close(&r.t);
@@ -469,7 +577,8 @@ int mg_legacy_open(struct mg *m, const char *sub, struct err *e)
     m->s.pp = g.pp;
     for (int t = 0; t < g.tp; t++)
         for (int p = 0; p < g.pp; p++)
-            TRY(read_rank(&g, t, p, e));
+            for (int x = 0; x < g.ep; x++)
+                TRY(read_rank(&g, (int[3]){ t, p, x }, e));
 out:
     free(g.layers);
     return rc < 0 ? rc : 0;

@@ -259,6 +259,29 @@ static int number_at(const char *key, int n, int *number)
     return k + 1;
 }
 
+/* Grouped experts, mlp.experts.linear_fc1.weight3: the row of linear_fc1, and the number. NULL: it is none. */
+static const struct mg_row *find_grouped(const char *key, int n, int *expert)
+{
+    static const char of[] = "mlp.experts.", weight[] = ".weight";
+    int k = has_prefix(key, n, of), digits = 0, end = n, w = (int)sizeof weight - 1;
+    while (end > 0 && key[end - 1] >= '0' && key[end - 1] <= '9' && digits < 6) {
+        end--;
+        digits++;
+    }
+    if (!k || !digits || end < k + w || memcmp(key + end - w, weight, (size_t)w))
+        return NULL;
+    for (int i = 0; i < mg_n_rows; i++) {
+        const char *own = mg_rows[i].of_experts ? mg_rows[i].key + k + strlen("experts.") : "";
+        if ((int)strlen(own) == end - k && !memcmp(own, key + k, (size_t)(end - k))) {
+            *expert = 0;
+            for (int d = end; d < n; d++)
+                *expert = *expert * 10 + (key[d] - '0');
+            return &mg_rows[i];
+        }
+    }
+    return NULL;
+}
+
 /* The row's key without its layer, and without the expert's number where there is one: experts.E.REST and
  * local_experts.E.REST are the experts.REST of the table. */
 static const struct mg_row *find_row(const char *key, int n, int in_layer, int *expert)
@@ -281,7 +304,7 @@ static const struct mg_row *find_row(const char *key, int n, int in_layer, int *
             !memcmp(r->key + skip, name, (size_t)left))
             return r;
     }
-    return NULL;
+    return *expert < 0 && in_layer ? find_grouped(key, n, expert) : NULL;
 }
 
 const struct mg_row *mg_find_expert(const char *key, int n, int *layer, int *expert)

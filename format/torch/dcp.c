@@ -14,6 +14,7 @@
 #include <string.h>
 #include "format/torch/dcp.h"
 #include "format/torch/run_state.h"
+#include "format/torch/titan_names.h"
 
 /* The meaning of an item, found from its key and path. */
 struct meaning {
@@ -120,6 +121,11 @@ static int add_item(struct build *b, struct dcp *d, const struct dcp_item *x, en
 {
     int known = torch_dtype_known(x->dtype), tensor, rc = 0;
     struct chunk k;
+    char ours[FMT_NAME_MAX + 1];
+    if (titan_name(d->titan, name, n_name, ours)) {
+        name = ours;
+        n_name = (int)strlen(ours);
+    }
 
     if (known < 0)
         return err_set(e, ERR_FORMAT,
@@ -410,6 +416,7 @@ int dcp_open_ckpt(struct ckpt *c, int is_folder, struct err *e)
     (void)is_folder;
     TRY(build_config(c, e));
     TRY(dcp_open(&d, c, "", e));
+    d.titan = titan_family(c->config);
     TRY(add_all(&b, &d, e));
     TRY(build_finish(&b, e));
     TRY(build_writer(c, "PyTorch Distributed Checkpoint", NULL, dcp_ranks(&d), e));

@@ -40,6 +40,7 @@ struct dcp {
         int file;
     } * seen;
     int n_seen;
+    int titan; /* titan_family of the model */
 };
 
 /* Reads sub/.metadata (sub "" or "iter_0000010/") and checks that every chunk is in an existing file.

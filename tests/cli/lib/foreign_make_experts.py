@@ -3,7 +3,9 @@ ranks: DIR/CASE/ckpt as the trainer would write it, DIR/CASE/universal whole and
 
 moe-RANKS-EP[-before][-many]   DeepSpeed MoE, ZeRO-2; before: neighbouring ranks share experts; many: three
                                groups of experts
-auto2-RANKS-EP, auto3-RANKS-EP DeepSpeed AutoEP with ZeRO-2 and ZeRO-3; experts lie in an order of their own"""
+auto2-RANKS-EP, auto3-RANKS-EP DeepSpeed AutoEP with ZeRO-2 and ZeRO-3; experts lie in an order of their own
+legacy-TP-PP-EP[-distopt][-grouped] Megatron's folders of ranks; grouped: linear_fc1.weight0 … in one module
+titan-DP-EP[-new]              torchtitan's names in a PyTorch DCP, experts in boxes over both; new: later names"""
 import json, os, sys
 from collections import OrderedDict
 
@@ -172,6 +174,170 @@ class Auto(DeepSpeed):
         self.finish()
 
 
+class Legacy:
+    """Megatron: what is of no expert is in the folders of all expert-parallel ranks."""
+
+    def __init__(self, dir, state, tp, pp, ep, opts):
+        self.dir, self.state, self.tp, self.pp, self.ep, self.opts = dir, state, tp, pp, ep, opts
+        self.dense = M.local_of(state, tp, dict(heads=HEADS, groups=KV, hd=HD, ffn=I, hidden=H, vocab=V))
+
+    def fc(self, kind, prefix, name, t):
+        get = lambda n, s: (self.state[kind][prefix + n], s)
+        if "fc2" in name:
+            data, shape = get("down_proj.weight", (H, I))
+            return M.cols(data, shape, t * I // self.tp, (t + 1) * I // self.tp), (H, I // self.tp)
+        f = I // self.tp
+        return b"".join(M.rows(get(x, None)[0], (I,), t * f, (t + 1) * f)
+                        for x in ("gate_proj.weight", "up_proj.weight")), (2 * f, H)
+
+    def local(self, kind, x, t):
+        l, name, e = x
+        if e is not None: return self.fc(kind, f"model.layers.{l}.mlp.experts.{e}.", name, t)
+        if name == "mlp.router.weight": return self.state[kind][f"model.layers.{l}.mlp.gate.weight"], (E, H)
+        name = {"pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight",
+                "input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight"}.get(name, name)
+        return self.dense(kind, l, name, t)
+
+    def names(self, p, r):
+        """(layer, name, expert) -> name in the file, in the order of the modules"""
+        per, own, grouped = L // self.pp, E // self.ep, "grouped" in self.opts
+        out = OrderedDict()
+        if p == 0: out[None, "embedding.word_embeddings.weight", None] = "embedding.word_embeddings.weight"
+        for i in range(per):
+            l, at = p * per + i, f"decoder.layers.{i}."
+            for n in ("input_layernorm", "self_attention.linear_proj", "self_attention.linear_qkv",
+                      "self_attention.q_layernorm", "self_attention.k_layernorm", "pre_mlp_layernorm"):
+                out[l, n + ".weight", None] = at + n + ".weight"
+            if l == 1:
+                for n in ("mlp.linear_fc1.weight", "mlp.linear_fc2.weight"): out[l, n, None] = at + n
+                continue
+            out[l, "mlp.router.weight", None] = at + "mlp.router.weight"
+            both = [(k, n) for k in range(own) for n in ("linear_fc1", "linear_fc2")]
+            for k, n in sorted(both, key=lambda x: x[1]) if grouped else both:
+                out[l, n + ".weight", r * own + k] = at + "mlp.experts." + (
+                    f"{n}.weight{k}" if grouped else f"local_experts.{k}.{n}.weight")
+        if p == self.pp - 1:
+            for n in ("decoder.final_layernorm.weight", "output_layer.weight"): out[None, n, None] = n
+        return out
+
+    def buffer(self, names, t):
+        """One flat buffer: parameters in reverse order, each from a multiple of 64 elements on."""
+        b = {k: bytearray() for k in M.KINDS}
+        for x in reversed(list(names)):
+            for k in M.KINDS:
+                b[k] += b"\xcc" * (-len(b[k]) % 256)
+                b[k] += self.local(k, x, t)[0]
+        n = len(b["fp32"]) // 4
+        return {0: {(M.float32, M.float32): dict({("param" if k == "fp32" else k): flat(bytes(b[k])) for k in M.KINDS},
+                                                 numel_unpadded=n)}, "buckets_coalesced": True}
+
+    def numbered(self, names, t, is_expert):
+        tensor = lambda k, x: (lambda d, s: M.Tensor(M.Storage(d), s))(*self.local(k, x, t))
+        dims = lambda x: len(self.local("fp32", x, t)[1])
+        every = [x for x in names if dims(x) > 1] + [x for x in names if dims(x) == 1]
+        n = sum(dims(x) > 1 for x in every)
+        groups = [list(range(n)), list(range(n, len(every)))]
+        return {"state": {i: {"step": M.STEP, "exp_avg": tensor("exp_avg", x), "exp_avg_sq": tensor("exp_avg_sq", x)}
+                          for i, x in enumerate(every)},
+                "param_groups": [{"params": g, "is_expert_parallel": is_expert} for g in groups if g]}
+
+    def write(self):
+        import argparse
+        for t in range(self.tp):
+            for p in range(self.pp):
+                for r in range(self.ep):
+                    names = self.names(p, r)
+                    sets = [[x for x in names if (x[2] is not None) == e] for e in (False, True)]
+                    tensor = lambda x: (lambda d, s: M.Tensor(M.Storage(d), s))(*self.local("fp32", x, t))
+                    o = {"args": argparse.Namespace(
+                        num_layers=L, hidden_size=H, num_attention_heads=HEADS, num_query_groups=KV,
+                        group_query_attention=True, kv_channels=HD, vocab_size=V, tensor_model_parallel_size=self.tp,
+                        pipeline_model_parallel_size=self.pp, expert_model_parallel_size=self.ep, num_experts=E,
+                        swiglu=True, untie_embeddings_and_output_weights=True),
+                        "checkpoint_version": 3.0, "iteration": 9,
+                        "model": OrderedDict((file, tensor(x)) for x, file in names.items())}
+                    folder = f"{self.dir}/iter_0000009/mp_rank_{t:02d}" + (f"_{p:03d}" if self.pp > 1 else "") + (
+                        f"_{r:03d}" if self.ep > 1 else "")
+                    if "distopt" in self.opts:
+                        o["optimizer"] = [{"optimizer": {"param_groups": [{"step": 7, "is_expert_parallel": e}]}}
+                                          for e in (False, True)]
+                        M.save_to([self.buffer(sets[0], t) if r == 0 else None, self.buffer(sets[1], t)],
+                                  folder + "/distrib_optim.pt")
+                    else:
+                        o["optimizer"] = [self.numbered(sets[e], t, bool(e)) for e in (0, 1)]
+                    M.save_to(o, folder + "/model_optim_rng.pt")
+        open(f"{self.dir}/latest_checkpointed_iteration.txt", "w").write("9")
+
+
+def titan(dir, shapes, state, dp, ep, new):
+    """Experts in boxes: their first dim over ep, their second over dp."""
+    import io, os, pickle
+    os.makedirs(dir)
+    theirs = [("model.embed_tokens", "tok_embeddings"), ("model.norm", "norm"), ("lm_head", "output"),
+              ("model.layers", "layers"), ("self_attn.q_proj", "attention.wq"), ("self_attn.k_proj", "attention.wk"),
+              ("self_attn.v_proj", "attention.wv"), ("self_attn.o_proj", "attention.wo"),
+              ("self_attn", "attention"), ("input_layernorm", "attention_norm"), ("post_attention_layernorm", "ffn_norm"),
+              ("mlp.gate.weight", "moe.router.gate.weight"), ("mlp.gate_proj", "feed_forward.w1"),
+              ("mlp.up_proj", "feed_forward.w3"), ("mlp.down_proj", "feed_forward.w2")]
+    if new: theirs = [(a, b.replace("attention.w", "attention.qkv_linear.w") if b[-1] in "qkv" else b) for a, b in theirs]
+    tensors = OrderedDict()
+    for n, s in shapes.items():
+        if ".mlp.experts." in n:
+            at, part = n.split(".mlp.experts.")[0].replace("model.", ""), n.split(".")[-2]
+            w = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}[part]
+            if new: w = {"w1": "w1_EFD", "w3": "w3_EFD", "w2": "w2_EDF"}[w]
+            key = f"{at}.moe.{'routed_experts.inner_experts' if new else 'experts'}.{w}"
+            tensors.setdefault(key, ((E,) + s, {k: b"" for k in M.KINDS}))
+            for k in M.KINDS: tensors[key][1][k] += state[k][n]
+            continue
+        name = n
+        for a, b in theirs: name = name.replace(a, b)
+        tensors[name] = (s, {k: state[k][n] for k in M.KINDS})
+    items, places, f = OrderedDict(), OrderedDict(), open(f"{dir}/__0_0.distcp", "wb")
+
+    def put(key, start, size, data):
+        b = io.BytesIO()
+        M.save(M.Tensor(M.Storage(data), size), b)
+        places[M.obj(M.MetadataIndex, fqn=key, offset=M.Size(start), index=0)] = M.obj(
+            M._StorageInfo, relative_path="__0_0.distcp", offset=f.tell(), length=len(b.getvalue()))
+        items[key].chunks.append(M.obj(M.ChunkStorageMetadata, offsets=M.Size(start), sizes=M.Size(size)))
+        f.write(b.getvalue())
+
+    def item(key, shape):
+        items[key] = M.obj(M.TensorStorageMetadata, size=M.Size(shape), chunks=[],
+                           properties=M.obj(M.TensorProperties, state=(M.float32, None, False, None, False, ())))
+
+    for name, (shape, data) in tensors.items():
+        for k in M.KINDS:
+            key = name if k == "fp32" else f"optimizer.state.{name}.{k}"
+            item(key, shape)
+            row = len(data[k]) // shape[0]
+            if len(shape) < 3:
+                cut = -(-shape[0] // dp)
+                for lo in range(0, shape[0], cut):
+                    hi = min(lo + cut, shape[0])
+                    put(key, (lo,) + (0,) * (len(shape) - 1), (hi - lo,) + tuple(shape[1:]), data[k][lo * row:hi * row])
+                continue
+            own, cut, col = shape[0] // ep, -(-shape[1] // dp), row // shape[1]
+            for e in range(0, shape[0], own):
+                for lo in range(0, shape[1], cut):
+                    hi = min(lo + cut, shape[1])
+                    put(key, (e, lo, 0), (own, hi - lo, shape[2]),
+                        b"".join(data[k][x * row + lo * col:x * row + hi * col] for x in range(e, e + own)))
+        item(f"optimizer.state.{name}.step", ())
+        b = io.BytesIO()
+        M.save(M.STEP, b)
+        places[M.obj(M.MetadataIndex, fqn=f"optimizer.state.{name}.step", offset=M.Size(()), index=0)] = M.obj(
+            M._StorageInfo, relative_path="__0_0.distcp", offset=f.tell(), length=len(b.getvalue()))
+        items[f"optimizer.state.{name}.step"].chunks.append(
+            M.obj(M.ChunkStorageMetadata, offsets=M.Size(()), sizes=M.Size(())))
+        f.write(b.getvalue())
+    f.close()
+    with open(f"{dir}/.metadata", "wb") as g:
+        pickle.Pickler(g, 4).dump(M.obj(M.Metadata, state_dict_metadata=items, planner_data=None,
+                                        storage_data=places, version="1.0.0"))
+
+
 def main(case, dir):
     os.makedirs(dir)
     kind, *rest = case.split("-")
@@ -184,6 +350,8 @@ def main(case, dir):
     if kind == "moe": Moe(at, shapes, state, *numbers, "before" in rest).write("many" in rest)
     elif kind == "auto2": Auto(at, shapes, state, *numbers).write2()
     elif kind == "auto3": Auto(at, shapes, state, *numbers).write3()
+    elif kind == "legacy": Legacy(at, state, *numbers, rest).write()
+    elif kind == "titan": titan(at, shapes, state, *numbers, "new" in rest)
 
 
 if __name__ == "__main__":
