@@ -92,8 +92,8 @@ int mg_is_flat(const struct dcp_item *x);
 int mg_legacy_open(struct mg *m, const char *sub, struct err *e);
 /* Optimizer i of a run: models with experts have two, the second for the experts; NULL: there are no more. */
 const struct pk *mg_optimizer(const struct pk *optimizer, uint32_t i);
-/* The length of the prefix at the start of x's key, with "chained_I." (the optimizer that it belongs to) before
- * it where there is one; 0: it is not there. */
+/* The length of the prefix at the start of x's key, with "chained_I." (the optimizer that it belongs to)
+ * before it where there is one; 0: it is not there. */
 int mg_starts(const struct dcp_item *x, const char *prefix);
 /* Finds Adam's step in an optimizer's dict, at the places where the optimizers keep it. */
 int mg_step(struct build *b, struct torch_file *t, const struct pk *optimizer, struct err *e);

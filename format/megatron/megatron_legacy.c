@@ -3,10 +3,12 @@
  *
  * Tensors are local: the rank's rows or columns. Layers are numbered from 0 in every model chunk ("model",
  * or "model0", "model1", … of virtual stages), experts in every expert-parallel rank: its expert i is number
- * r · n + i of all. What belongs to no expert is the same on all of these ranks. The optimizer is a state_dict by number (matrices first,
- * then vectors, in model order; fp32_from_fp16_params are the masters). The distributed optimizer is
- * distrib_optim.pt: one flat buffer, parameters in reverse order, each at a multiple of 64 elements. With
- * experts there are two optimizers, the second for the experts. */
+ * r · n + i of all. What belongs to no expert is the same on all of these ranks.
+ *
+ * The optimizer is a state_dict by number (matrices first, then vectors, in model order;
+ * fp32_from_fp16_params are the masters). The distributed optimizer is distrib_optim.pt: one flat buffer,
+ * parameters in reverse order, each at a multiple of 64 elements. With experts there are two optimizers, the
+ * second for the experts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +41,7 @@ struct legacy {
     int has_pp, has_ep;       /* numbers in the folders' names */
     int64_t n_experts;        /* 0: none */
     int *layers;              /* [pp][chunk]: layers in it */
+    int n_read, n_distopt;    /* ranks read so far, and those with a distributed optimizer */
     int64_t iteration;
 };
 
@@ -59,23 +62,30 @@ static int parse_folder(const char *name, int v[3])
     return *at || v[0] >= RANKS_MAX || v[1] >= RANKS_MAX || v[2] >= RANKS_MAX ? 0 : n;
 }
 
-static int open_file(const struct legacy *g, const int at[3], const char *name, struct torch_file *t,
-                     struct err *e)
+/* "iter_0000010/mp_rank_00_001_002/" of tensor-, pipeline- and expert-parallel rank; malloc'd. */
+static char *folder_of(const struct legacy *g, const int at[3])
 {
-    struct ckpt *c = g->m->b->c;
     char pp[16] = "", ep[16] = "";
     if (g->has_pp)
         snprintf(pp, sizeof pp, "_%03d", at[1]);
     if (g->has_ep)
         snprintf(ep, sizeof ep, "_%03d", at[2]);
-    char *full = build_text("%smp_rank_%02d%s%s/%s", g->sub, at[0], pp, ep, name);
+    return build_text("%smp_rank_%02d%s%s/", g->sub, at[0], pp, ep);
+}
+
+static int open_file(const struct legacy *g, const int at[3], const char *name, struct torch_file *t,
+                     struct err *e)
+{
+    struct ckpt *c = g->m->b->c;
+    char *folder = folder_of(g, at), *full = folder ? build_text("%s%s", folder, name) : NULL;
     int file = full ? build_file(c, full, e) : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
+    free(folder);
     free(full);
     return file < 0 ? file : torch_open(t, c, file, 0, c->file[file].bytes, e);
 }
 
-/* Of two numbers the second is the stage, but the expert-parallel rank in a run without stages, as its options
- * say. */
+/* Of two numbers the second is the stage, but the expert-parallel rank in a run without stages, as its
+ * options say. */
 static int second_is_ep(struct legacy *g, struct err *e)
 {
     static const int first[3];
@@ -347,8 +357,8 @@ static enum set set_of(const struct pk *optimizer, uint32_t k)
     return flag && flag->kind == PK_BOOL ? (flag->i ? EXPERTS : DENSE) : k == 1 ? EXPERTS : DENSE;
 }
 
-/* Finds by_id[i], the parameter with the optimizer's number i, from the sizes of its groups. Returns how many,
- * 0: the sizes do not tell. */
+/* Finds by_id[i], the parameter with the optimizer's number i, from the sizes of its groups. Returns how
+ * many, 0: the sizes do not tell. */
 static int number_params(const struct rank *r, enum set set, const struct pk *groups,
                          const struct param **by_id)
 {
@@ -527,30 +537,36 @@ static int add_distributed(struct legacy *g, struct rank *r, const struct pk *op
 
 /* ---- ranks ---- */
 
-static int has_distopt(const struct legacy *g, const struct rank *r)
+/* Fills *yes: the rank has a file of the distributed optimizer. ERR_FORMAT: other ranks differ. */
+static int has_distopt(struct legacy *g, const int at[3], int *yes, struct err *e)
 {
-    char pp[16] = "", ep[16] = "";
-    if (g->has_pp)
-        snprintf(pp, sizeof pp, "_%03d", r->pp);
-    if (g->has_ep)
-        snprintf(ep, sizeof ep, "_%03d", r->ep);
-    char *path = build_text("%smp_rank_%02d%s%s/" DISTOPT_FILE, g->sub, r->tp, pp, ep);
-    int yes = path && build_exists(g->m->b->c, path);
+    char *folder = folder_of(g, at), *path = folder ? build_text("%s" DISTOPT_FILE, folder) : NULL;
+    int rc = path ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for a path", g->m->b->c->path);
+    if (rc >= 0) {
+        *yes = build_exists(g->m->b->c, path);
+        g->n_distopt += *yes;
+        g->n_read++;
+    }
+    if (rc >= 0 && g->n_distopt && g->n_distopt != g->n_read)
+        rc = err_set(e, ERR_FORMAT, "%s/%s: has %s " DISTOPT_FILE ", other ranks have %s: restore it",
+                     g->m->b->c->path, folder, *yes ? "a" : "no", *yes ? "none" : "one");
+    free(folder);
     free(path);
-    return yes;
+    return rc;
 }
 
 static int read_rank(struct legacy *g, const int at[3], struct err *e)
 {
     struct rank r = { .m = g->m, .tp = at[0], .pp = at[1], .ep = at[2] };
     const struct pk *optimizer;
-    int rc = 0;
+    int rc = 0, distopt = 0;
 
     TRY(open_file(g, at, MODEL_FILE, &r.t, e));
     TRY(check_head(g, &r.t, 0, e));
     TRY(list_params(g, &r, e));
     optimizer = pk_get(r.t.root, "optimizer");
-    if (has_distopt(g, &r))
+    TRY(has_distopt(g, at, &distopt, e));
+    if (distopt)
         TRY(add_distributed(g, &r, optimizer, e));
     else if (mg_optimizer(optimizer, 2))
         TRY(mg_note(g->m->b->c,

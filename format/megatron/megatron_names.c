@@ -259,7 +259,8 @@ static int number_at(const char *key, int n, int *number)
     return k + 1;
 }
 
-/* Grouped experts, mlp.experts.linear_fc1.weight3: the row of linear_fc1, and the number. NULL: it is none. */
+/* Grouped experts, mlp.experts.linear_fc1.weight3: the row of linear_fc1, and the number. NULL: it is
+ * none. */
 static const struct mg_row *find_grouped(const char *key, int n, int *expert)
 {
     static const char of[] = "mlp.experts.", weight[] = ".weight";

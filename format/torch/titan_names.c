@@ -1,9 +1,9 @@
 /* titan_names.c - see titan_names.h.
  *
- * torchtitan saves its modules' own names. Families whose rows are in Hugging Face's order have a column here;
- * Llama has not: its queries and keys are permuted for the complex form of RoPE. The experts of a layer are three
- * tensors, which hf/fused_experts.c splits. Source: torchtitan/models/NAME/state_dict_adapter.py (described, not
- * copied). */
+ * torchtitan saves its modules' own names. Families whose rows are in Hugging Face's order have a column
+ * here; Llama has not: its queries and keys are permuted for the complex form of RoPE. The experts of a layer
+ * are three tensors, which hf/fused_experts.c splits. Source: torchtitan/models/NAME/state_dict_adapter.py
+ * (described, not copied). */
 #include "format/torch/titan_names.h"
 
 #include <ctype.h>

@@ -7,7 +7,8 @@ make=$(dirname "$0")/../lib/foreign_make_experts.py
 command -v python3 >/dev/null || { skip "python3 is not there"; finish; }
 export PYTHONDONTWRITEBYTECODE=1
 
-cases="moe-2-2 moe-6-3-many moe-4-2-before moe-2-1 auto2-4-2 auto2-6-6 auto3-4-2 auto3-6-3"
+cases="moe-2-2 moe-6-3-many moe-4-2-before moe-2-1 auto2-4-2 auto2-6-6 auto3-4-2 auto3-6-3 legacy-1-1-2
+legacy-2-3-3-distopt legacy-2-1-2-grouped-distopt legacy-1-3-1-grouped titan-2-3 titan-3-2-new"
 # shellcheck disable=SC2086
 python3 "$make" "$TMP" $cases || { claim "the folders are made" false; finish; }
 for case in $cases; do
@@ -47,6 +48,12 @@ refused "an optimizer file of another degree" "zero_pp_rank_1_mp_rank_00_optim_s
     "another expert parallel degree"
 bad auto3-4-2 $step && cp zero_pp_rank_0_*model_states.pt zero_pp_rank_1_mp_rank_00_model_states.pt
 refused "a model file of another rank" "no rank has part"
+bad legacy-2-3-3-distopt iter_0000009 && rm -r mp_rank_01_002_001
+refused "an expert-parallel rank too few" "17 folders of ranks, the highest numbers say 2 x 3 x 3"
+bad legacy-2-3-3-distopt iter_0000009 && rm -r mp_rank_0?_00?_002
+refused "an expert-parallel degree that is not that of the run" "with expert parallel 3, the folders say 2"
+bad legacy-2-3-3-distopt iter_0000009 && rm mp_rank_01_001_002/distrib_optim.pt
+refused "an optimizer file too few" "mp_rank_01_001_002/: has no distrib_optim.pt, other ranks have one"
 bad moe-2-2 . && sed -i 's/"num_experts": 6/"num_experts": 4/' config.json
 run reshard "$TMP/bad" "$TMP/never"
 claim "another number of experts than config.json says is refused" [ $rc != 0 -a ! -e "$TMP/never" ]

@@ -1,19 +1,29 @@
 #!/usr/bin/env bash
 # all
-# experts_real.sh - folders with experts that DeepSpeed writes here and now: the full state is that of the live
+# experts_real.sh - folders with experts that DeepSpeed, Megatron and PyTorch write here and now: the full state is that of the live
 # objects, bit for bit, also over another layout, and has the digest of the same model as Hugging Face's files.
 # PEER_PYTHON=python that has the libraries; CASES='moe-4-2-2 …': these.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 py=${PEER_PYTHON:-python3}
-cases=$("$py" "$here/foreign_experts.py" list 2>/dev/null | tail -1)
-[ -n "$cases" ] || { skip "$py has no deepspeed: set PEER_PYTHON"; finish; }
+deepspeed=$("$py" "$here/foreign_experts.py" list 2>/dev/null | tail -1)
+mcore="full-1-1-2-2 full-2-1-2-2-bf16-single-dense-mla full-1-2-4-4-noprefix-shared plain-1-2-2-2-shared plain-2-1-2-2-bf16-mla legacy-2-1-2-2-bf16
+legacy-1-2-2-2-mla-dense legacydist-1-2-2-2-bf16 legacydist-2-1-2-4"
+"$py" -c 'import megatron.core' 2>/dev/null || mcore=
+titan=$("$py" "$here/foreign_titan.py" list 2>/dev/null)
+[ -n "$deepspeed$mcore$titan" ] || { skip "$py has neither deepspeed nor megatron-core: set PEER_PYTHON"; finish; }
 export PYTHONDONTWRITEBYTECODE=1
 cd "$TMP" || exit 1
 
-for case in $cases; do
+for case in $deepspeed $mcore $titan; do
     [[ -z ${CASES:-} || " $CASES " == *" $case "* ]] || continue
-    "$py" "$here/foreign_experts.py" "$case" "$TMP/$case" >"$TMP/log" 2>&1 ||
+    mkdir "$case"
+    case $case in
+    moe-* | auto-*) script=foreign_experts.py ;;
+    titan-*) script=foreign_titan.py ;;
+    *) script=foreign_mcore_experts.py ;;
+    esac
+    "$py" "$here/$script" "$case" "$TMP/$case" >"$TMP/log" 2>&1 ||
         { skip "this machine cannot make $case: $(grep Error "$TMP/log" | tail -1 | cut -c1-120)"; continue; }
     run reshard --tp 2 --ep 2 --dp 2 --zero 1 "$case/ckpt" "$case/cut"
     claim "$case is written at tp 2, ep 2, dp 2, zero 1" [ $rc = 0 ] || continue

@@ -41,7 +41,9 @@ def rows_of(opts):
     else:
         rows |= {"self_attention.linear_qkv.weight": ((NH + 2 * NG) * HD, H), "self_attention.linear_proj.weight": (H, NH * HD),
                  "self_attention.q_layernorm.weight": (HD,), "self_attention.k_layernorm.weight": (HD,)}
-    if "shared" in opts: rows = {k: v for k, v in rows.items() if "_layernorm" not in k or "self_att" not in k}
+    if "shared" in opts:  # Qwen2-MoE has biases, and no norms of queries and keys
+        rows = {k: v for k, v in rows.items() if "_layernorm" not in k or "self_att" not in k}
+        rows["self_attention.linear_qkv.bias"] = ((NH + 2 * NG) * HD,)
     return rows
 
 
@@ -95,11 +97,11 @@ def to_hf(opts, bf16):
         for l in range(L):
             for n in layer_names(l, opts):
                 x, p = full(f"decoder.layers.{l}.{n}", kind, rows), f"model.layers.{l}."
-                if n == "self_attention.linear_qkv.weight":
-                    qkv = x.view(NG, NH // NG + 2, HD, H)
-                    put[p + "self_attn.q_proj.weight"] = qkv[:, :-2].reshape(-1, H)
-                    put[p + "self_attn.k_proj.weight"] = qkv[:, -2].reshape(-1, H)
-                    put[p + "self_attn.v_proj.weight"] = qkv[:, -1].reshape(-1, H)
+                if n.startswith("self_attention.linear_qkv"):
+                    qkv, end, rest = x.view(NG, NH // NG + 2, HD, -1), n.rsplit(".", 1)[1], tuple(x.shape[1:])
+                    put[p + f"self_attn.q_proj.{end}"] = qkv[:, :-2].reshape((-1,) + rest)
+                    put[p + f"self_attn.k_proj.{end}"] = qkv[:, -2].reshape((-1,) + rest)
+                    put[p + f"self_attn.v_proj.{end}"] = qkv[:, -1].reshape((-1,) + rest)
                 elif "linear_fc" in n:
                     at = p + n[:n.index("linear_fc")].replace("mlp.shared_experts", shared)
                     if "fc2" in n: put[at + "down_proj.weight"] = x
@@ -154,7 +156,7 @@ def worker(rank, world, dir, kind, tp, pp, ep, opts):
 
     dot.DotProductAttention.__init__ = init
     from megatron.core.transformer import multi_latent_attention as latent
-    latent.TELinear = latent.TELinear or type("TELinear", (), {})  # without Transformer Engine
+    latent.HAVE_TE = False
     cfg = (MLATransformerConfig if mla else TransformerConfig)(
         num_layers=L, hidden_size=H, num_attention_heads=NH, num_query_groups=NH if mla else NG,
         kv_channels=None if mla else HD, ffn_hidden_size=F, moe_ffn_hidden_size=FE, num_moe_experts=E, moe_router_topk=2,
@@ -162,7 +164,7 @@ def worker(rank, world, dir, kind, tp, pp, ep, opts):
         moe_token_dispatcher_type="alltoall", use_cpu_initialization=True, pipeline_dtype=dt, params_dtype=dt, bf16=bf16,
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep,
         expert_tensor_parallel_size=tp, normalization="RMSNorm", gated_linear_unit=True,
-        activation_func=torch.nn.functional.silu, add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0,
+        activation_func=torch.nn.functional.silu, add_bias_linear=False, add_qkv_bias="shared" in opts, hidden_dropout=0.0, attention_dropout=0.0,
         masked_softmax_fusion=False, bias_activation_fusion=False, bias_dropout_fusion=False, persist_layer_norm=False,
         gradient_accumulation_fusion=False, **one)
     spec = get_gpt_decoder_block_spec(cfg, use_transformer_engine=False)
