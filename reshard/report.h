@@ -22,6 +22,8 @@ int report_inspect(struct ckpt *c, const struct report_options *o, FILE *out, st
 int report_cuts(struct ckpt *c, FILE *out, struct err *e);
 int report_digest(struct ckpt *c, const struct report_options *o, FILE *out, struct err *e);
 int report_diff(struct ckpt *a, struct ckpt *b, const struct report_options *o, FILE *out, struct err *e);
+/* reshard cache list, clear or clear URL...: arg[n_args], at least one. Remarks go to o->log. */
+int report_cache(char *const *arg, int n_args, const struct report_options *o, FILE *out, struct err *e);
 int report_plan(const struct plan *p, const struct report_options *o, FILE *out, struct err *e);
 
 /* ---- what they share ---- */

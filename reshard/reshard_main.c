@@ -22,6 +22,7 @@ struct options {
     const char *config, *cuts, *compress, *trace;
     int json, tensors, quick, stats, print_cuts;
     char **argv;
+    int n_args; /* positional ones */
 };
 
 #define AT(member) offsetof(struct options, member)
@@ -105,6 +106,8 @@ static const struct opt verify_opts[] = {
     { OPT_SWITCH, "quick", AT(quick), "0", NULL, "tables only: headers, sizes, cover", 0, 0, 0 },
     END,
 };
+
+static const struct opt cache_opts[] = { GROUP("Output"), JSON, END };
 
 static const struct opt fetch_opts[] = {
     GROUP("Run"),
@@ -391,6 +394,15 @@ static int run_fetch(const struct options *o, char **arg, struct err *e)
     return rc;
 }
 
+static int run_cache(const struct options *o, char **arg, struct err *e)
+{
+    struct log log;
+    struct report_options v = begin_view(o, &log);
+    int rc = report_cache(arg, o->n_args, &v, stdout, e);
+    log_close(&log);
+    return rc;
+}
+
 static void print_version(FILE *out) { comm_version(out, "reshard", "checkpoint format 1, "); }
 
 static const char examples[] = "# for 8 tensor-parallel ranks; equal digests prove it\n"
@@ -404,8 +416,10 @@ static const char examples[] = "# for 8 tensor-parallel ranks; equal digests pro
                                "reshard verify run-tp8\n"
                                "reshard diff run/step-60 run-tp8\n"
                                "# download a model; a second try goes on where the first stopped\n"
-                               "reshard fetch hf://owner/name name\n";
-static const struct opt_program *const reports[7]; /* below */
+                               "reshard fetch hf://owner/name name\n"
+                               "# to an S3 bucket; a killed run goes on where it stopped\n"
+                               "reshard run/step-60 s3://bucket/prefix\n";
+static const struct opt_program *const reports[8]; /* below */
 
 /* clang-format off */
 static const struct command {
@@ -437,11 +451,16 @@ static const struct command {
                  "downloads a checkpoint: in parallel, resumed where an earlier try stopped, verified",
                  "URL DIR", fetch_opts, 2, 2, print_version, NULL,
       "reshard fetch hf://owner/name name\nreshard fetch https://host/models/name name\n" }, run_fetch },
+    { "cache", { "reshard cache",
+                 "lists what the cache of URLs holds, or clears it; what a process uses stays",
+                 "list|clear [URL...]", cache_opts, 1, -1, print_version, NULL,
+      "reshard cache list\nreshard cache clear hf://owner/name\n", "list|clear" }, run_cache },
 };
 /* clang-format on */
 
-static const struct opt_program *const reports[7] = { &commands[1].p, &commands[2].p, &commands[3].p,
-                                                      &commands[4].p, &commands[5].p, &commands[6].p };
+static const struct opt_program *const reports[8] = { &commands[1].p, &commands[2].p, &commands[3].p,
+                                                      &commands[4].p, &commands[5].p, &commands[6].p,
+                                                      &commands[7].p };
 
 static const struct command *find_command(const char *word)
 {
@@ -482,6 +501,7 @@ int main(int argc, char **argv)
         rc = 0;
     } else if (rc == 0) {
         o.argv = argv;
+        o.n_args = args.n;
         if ((rc = check_alone(c, &e)) >= 0 && o.config && !(o.config = sidecar_file(&sidecars, o.config, &e)))
             rc = -e.code;
         if (rc >= 0)

@@ -21,6 +21,7 @@
 #include "base/tmp_folder.h"
 #include "store/s3.h"
 #include "store/store_priv.h"
+#include "store/url_cache_priv.h"
 
 #define PARTS_MAX 9000                 /* S3 allows 10,000 */
 #define QUEUE_MAX ((int64_t)256 << 20) /* bytes that wait on the disk before writers wait */
@@ -356,6 +357,15 @@ static int check_there(const struct upload *u, struct err *e)
 
 /* ---- opening ---- */
 
+/* Says which URL the folder is for (url_cache_list.c). */
+static int note_url(const struct upload *u, struct err *e)
+{
+    char *path = io_join(u->dir, CACHE_URL);
+    int rc = path ? io_write_file(path, u->url, strlen(u->url), e) : no_memory(u, e);
+    free(path);
+    return rc < 0 ? rc : 0;
+}
+
 static int start_threads(struct upload *u, struct err *e)
 {
     u->thread = calloc((size_t)u->how.n_threads, sizeof *u->thread);
@@ -393,6 +403,7 @@ int upload_open(struct upload **out, const char *url, const char *dir, const str
     }
     for (size_t n = strlen(u->url); n && u->url[n - 1] == '/'; n--)
         u->url[n - 1] = 0;
+    TRY(note_url(u, e));
     TRY(store_open(&u->s, url, e));
     store_stop_on(u->s, how->stop);
     TRY(s3_list(u->s, S3_OBJECTS, "", "", add_there, u, e));
@@ -534,7 +545,7 @@ static int send_folder(struct upload *u, const char *sub, struct err *e)
     int rc = d ? 0 : err_sys(e, "cannot list %s", u->dir);
     while (rc >= 0 && d && (x = readdir(d))) {
         if (!strcmp(x->d_name, ".") || !strcmp(x->d_name, "..") || !strcmp(x->d_name, TMP_MARKER) ||
-            (u->how.hidden && !strcmp(x->d_name, u->how.hidden)))
+            !strcmp(x->d_name, CACHE_URL) || (u->how.hidden && !strcmp(x->d_name, u->how.hidden)))
             continue;
         if (snprintf(name, sizeof name, "%s%s", sub, x->d_name) >= (int)sizeof name - 1) {
             rc = err_set(e, ERR_FILE, "%s: its path is too long", x->d_name);

@@ -105,9 +105,9 @@ static int choose_folder(struct url_cache *c, const char *url, const struct url_
 
 /* Every process holds a shared lock on .users while it has the folder open. The one that gets the exclusive
  * lock first is alone. */
-static int lock_folder(struct url_cache *c, struct err *e)
+static int lock_once(struct url_cache *c, struct err *e)
 {
-    char *path = io_join(c->dir, ".users");
+    char *path = io_join(c->dir, CACHE_USERS);
     int rc = 0;
     if (!path)
         return no_memory(e);
@@ -118,8 +118,29 @@ static int lock_folder(struct url_cache *c, struct err *e)
         c->alone = flock(c->users_fd, LOCK_EX | LOCK_NB) == 0;
         if (!c->alone && flock(c->users_fd, LOCK_SH) < 0)
             rc = err_sys(e, "cannot lock %s", path);
+        else if (!io_is_at(c->users_fd, path)) {
+            io_close(c->users_fd);
+            c->users_fd = -1;
+        } else
+            futimens(c->users_fd, NULL); /* its time is that of the last use */
     }
     free(path);
+    return rc;
+}
+
+/* Again where `reshard cache clear` has removed the folder between its opening and the lock. */
+static int lock_folder(struct url_cache *c, const char *url, const struct url_cache_opts *how, struct err *e)
+{
+    int rc = 0;
+    for (int tries = 0; rc >= 0 && c->users_fd < 0 && tries < 100; tries++) {
+        free(c->dir);
+        c->dir = NULL;
+        TRY(choose_folder(c, url, how, e));
+        rc = lock_once(c, e);
+    }
+    if (rc >= 0 && c->users_fd < 0)
+        rc = err_set(e, ERR_FILE, "%s is removed again and again: try again", c->dir);
+out:
     return rc;
 }
 
@@ -374,8 +395,7 @@ int url_cache_open(struct url_cache **out, const char *url, const struct url_cac
     store_stop_on(c->store, how->stop);
     c->prepare = how->prepare;
     c->unpublished = how->unpublished;
-    TRY(choose_folder(c, url, how, e));
-    TRY(lock_folder(c, e));
+    TRY(lock_folder(c, url, how, e));
     TRY(find_files(c, how->is_file ? name : NULL, how, e));
     make_remark(c);
     c->path = how->is_file ? io_join(c->dir, name) : strdup(c->dir);

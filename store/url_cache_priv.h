@@ -8,6 +8,7 @@
 #include "store/url_cache.h"
 
 #define CACHE_URL ".url"                /* the file that says which URL a folder is of */
+#define CACHE_USERS ".users"            /* its lock */
 #define CACHE_UNIT ((int64_t)64 << 10)  /* bytes that are present or absent together */
 #define CACHE_BLOCK ((int64_t)1 << 20)  /* small reads fetch whole blocks */
 #define CACHE_REQUEST (8 * CACHE_BLOCK) /* the most bytes of one request */

@@ -10,7 +10,9 @@
     unsure     403 for manifest.json, the first time
     none       404 NoSuchBucket                                race      another program puts manifest.json just before
 GET /_hold/N: after N more parts the next ones wait, until /_hold/-1 drops them; LOG gets a line "held" for each.
-Lists have pages of three. GET /_state/BUCKET: {"objects": {name: [bytes, md5]}, "uploads": [[name, parts]]}. A line a request to LOG: method, path, status."""
+Lists have pages of three. GET /_state/BUCKET: {"objects": {name: [bytes, md5]}, "uploads": [[name, parts]]}. A line a request to LOG: method, path, status.
+"""
+
 import base64
 import collections
 import hashlib
@@ -35,11 +37,19 @@ def signature(h, method, path, query, now, day, region, names):
         return hmac.new(k, word.encode(), hashlib.sha256).digest()
 
     pairs = sorted(urllib.parse.parse_qsl(query, keep_blank_values=True))
-    canonical_query = "&".join(urllib.parse.quote(k, safe="-_.~") + "=" + urllib.parse.quote(v, safe="-_.~") for k, v in pairs)
+    canonical_query = "&".join(
+        urllib.parse.quote(k, safe="-_.~") + "=" + urllib.parse.quote(v, safe="-_.~") for k, v in pairs
+    )
     lines = [method, path, canonical_query]
     lines += ["%s:%s" % (n, h[n].strip()) for n in names] + ["", ";".join(names), h["x-amz-content-sha256"]]
-    text = "\n".join(["AWS4-HMAC-SHA256", now, "%s/%s/s3/aws4_request" % (day, region),
-                      hashlib.sha256("\n".join(lines).encode()).hexdigest()])
+    text = "\n".join(
+        [
+            "AWS4-HMAC-SHA256",
+            now,
+            "%s/%s/s3/aws4_request" % (day, region),
+            hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+        ]
+    )
     k = key(b"AWS4key", day)
     for word in (region, "s3", "aws4_request"):
         k = key(k, word)
@@ -73,10 +83,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def error(self, status, code, more=""):
-        self.end(status, "<?xml version=\"1.0\"?><Error><Code>%s</Code>%s</Error>" % (code, more))
+        self.end(status, '<?xml version="1.0"?><Error><Code>%s</Code>%s</Error>' % (code, more))
 
     def xml(self, root, inner):
-        self.end(200, '<?xml version="1.0" encoding="UTF-8"?>\n<%s xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</%s>' % (root, inner, root))
+        self.end(
+            200,
+            '<?xml version="1.0" encoding="UTF-8"?>\n<%s xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</%s>'
+            % (root, inner, root),
+        )
 
     def do_GET(self):
         self.status = 0
@@ -158,22 +172,49 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def list_objects(self, bucket, q):
         with lock:
-            names = sorted(n for n in objects[bucket] if n.startswith(q["prefix"]) and n > q.get("continuation-token", ""))
-            items = "".join("<Contents><Key>%s</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;%s&quot;</ETag><Size>%d</Size></Contents>"
-                            % (escape(n), objects[bucket][n][1], len(objects[bucket][n][0])) for n in names[:PAGE])
+            names = sorted(
+                n
+                for n in objects[bucket]
+                if n.startswith(q["prefix"]) and n > q.get("continuation-token", "")
+            )
+            items = "".join(
+                "<Contents><Key>%s</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;%s&quot;</ETag><Size>%d</Size></Contents>"
+                % (escape(n), objects[bucket][n][1], len(objects[bucket][n][0]))
+                for n in names[:PAGE]
+            )
         more = len(names) > PAGE
-        self.xml("ListBucketResult", "<IsTruncated>%s</IsTruncated>%s%s" % (
-            "true" if more else "false", items, "<NextContinuationToken>%s</NextContinuationToken>" % escape(names[PAGE - 1]) if more else ""))
+        self.xml(
+            "ListBucketResult",
+            "<IsTruncated>%s</IsTruncated>%s%s"
+            % (
+                "true" if more else "false",
+                items,
+                "<NextContinuationToken>%s</NextContinuationToken>" % escape(names[PAGE - 1]) if more else "",
+            ),
+        )
 
     def list_uploads(self, bucket, q):
         mark = (q.get("key-marker", ""), q.get("upload-id-marker", ""))
         with lock:
-            all = sorted((n, i) for i, (n, _) in uploads[bucket].items() if n.startswith(q["prefix"]) and (n, i) > mark)
+            all = sorted(
+                (n, i) for i, (n, _) in uploads[bucket].items() if n.startswith(q["prefix"]) and (n, i) > mark
+            )
         more = len(all) > PAGE
-        items = "".join("<Upload><Key>%s</Key><UploadId>%s</UploadId><Initiated>2026-01-01T00:00:00.000Z</Initiated></Upload>"
-                        % (escape(n), escape(i)) for n, i in all[:PAGE])
-        tail = "<NextKeyMarker>%s</NextKeyMarker><NextUploadIdMarker>%s</NextUploadIdMarker>" % tuple(map(escape, all[PAGE - 1])) if more else ""
-        self.xml("ListMultipartUploadsResult", "<IsTruncated>%s</IsTruncated>%s%s" % ("true" if more else "false", items, tail))
+        items = "".join(
+            "<Upload><Key>%s</Key><UploadId>%s</UploadId><Initiated>2026-01-01T00:00:00.000Z</Initiated></Upload>"
+            % (escape(n), escape(i))
+            for n, i in all[:PAGE]
+        )
+        tail = (
+            "<NextKeyMarker>%s</NextKeyMarker><NextUploadIdMarker>%s</NextUploadIdMarker>"
+            % tuple(map(escape, all[PAGE - 1]))
+            if more
+            else ""
+        )
+        self.xml(
+            "ListMultipartUploadsResult",
+            "<IsTruncated>%s</IsTruncated>%s%s" % ("true" if more else "false", items, tail),
+        )
 
     def get(self, bucket, name, q, data):
         if "uploadId" in q:
@@ -182,11 +223,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     return self.error(404, "NoSuchUpload")
                 parts = uploads[bucket][q["uploadId"]][1]
                 after = sorted(k for k in parts if k > int(q.get("part-number-marker", 0)))
-                items = "".join("<Part><PartNumber>%d</PartNumber><ETag>\"%s\"</ETag><Size>%d</Size></Part>"
-                                % (k, parts[k][1], len(parts[k][0])) for k in after[:PAGE])
+                items = "".join(
+                    '<Part><PartNumber>%d</PartNumber><ETag>"%s"</ETag><Size>%d</Size></Part>'
+                    % (k, parts[k][1], len(parts[k][0]))
+                    for k in after[:PAGE]
+                )
             more = len(after) > PAGE
-            return self.xml("ListPartsResult", "<IsTruncated>%s</IsTruncated>%s%s" % (
-                "true" if more else "false", items, "<NextPartNumberMarker>%d</NextPartNumberMarker>" % after[PAGE - 1] if more else ""))
+            return self.xml(
+                "ListPartsResult",
+                "<IsTruncated>%s</IsTruncated>%s%s"
+                % (
+                    "true" if more else "false",
+                    items,
+                    "<NextPartNumberMarker>%d</NextPartNumberMarker>" % after[PAGE - 1] if more else "",
+                ),
+            )
         with lock:
             if name not in objects[bucket]:
                 return self.error(404, "NoSuchKey")
@@ -199,7 +250,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         lo, hi = int(lo), min(int(hi) if hi else len(data) - 1, len(data) - 1)
         if lo >= len(data):
             return self.end(416, b"", [("Content-Range", "bytes */%d" % len(data))])
-        self.end(206, data[lo:hi + 1], head + [("Content-Range", "bytes %d-%d/%d" % (lo, hi, len(data)))])
+        self.end(206, data[lo : hi + 1], head + [("Content-Range", "bytes %d-%d/%d" % (lo, hi, len(data)))])
 
     def hold(self):
         with held:
@@ -249,9 +300,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 count["id"] += 1
                 id = "up/%d+%s&=" % (count["id"], bucket)
                 uploads[bucket][id] = [name, {}]
-            return self.xml("InitiateMultipartUploadResult", "<Bucket>%s</Bucket><Key>%s</Key><UploadId>%s</UploadId>" % (bucket, escape(name), escape(id)))
+            return self.xml(
+                "InitiateMultipartUploadResult",
+                "<Bucket>%s</Bucket><Key>%s</Key><UploadId>%s</UploadId>"
+                % (bucket, escape(name), escape(id)),
+            )
         import re
-        listed = re.findall(r"<Part><PartNumber>(\d+)</PartNumber><ETag>\"?([^<\"]*)\"?</ETag></Part>", data.decode())
+
+        listed = re.findall(
+            r"<Part><PartNumber>(\d+)</PartNumber><ETag>\"?([^<\"]*)\"?</ETag></Part>", data.decode()
+        )
         with lock:
             if q["uploadId"] not in uploads[bucket]:
                 return self.error(404, "NoSuchUpload")
@@ -266,12 +324,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 if i + 1 < len(listed) and len(parts[k][0]) < 5 << 20:
                     return self.error(400, "EntityTooSmall")
             whole = b"".join(parts[int(k)][0] for k, _ in listed)
-            etag = "%s-%d" % (hashlib.md5(b"".join(bytes.fromhex(e) for _, e in listed)).hexdigest(), len(listed))
+            etag = "%s-%d" % (
+                hashlib.md5(b"".join(bytes.fromhex(e) for _, e in listed)).hexdigest(),
+                len(listed),
+            )
             objects[bucket][name] = (whole, etag)
             del uploads[bucket][q["uploadId"]]
         if bucket == "lost":
             raise Fault()
-        self.xml("CompleteMultipartUploadResult", "<ETag>\"%s\"</ETag>" % etag)
+        self.xml("CompleteMultipartUploadResult", '<ETag>"%s"</ETag>' % etag)
 
     def delete(self, bucket, name, q, data):
         with lock:

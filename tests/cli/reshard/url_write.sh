@@ -66,6 +66,25 @@ claim "SIGTERM: status 1" [ $rc = 1 ]
 claim "SIGTERM: one line" [ "$(grep -c "stopped by a signal" .err)" = 1 ]
 claim "SIGTERM: nothing is left" [ "$(state ok '[n for n in [*o, *(n for n, _ in u)] if "stopped" in n]')" = "[]" ]
 
+# the cache: what it holds, and what a process uses stays
+rm -rf cache
+"$BIN/reshard" digest s3://ok/a/whole >/dev/null
+"$BIN/reshard" digest s3://ok/a/zero >/dev/null
+run reshard cache list
+claim "the cache is listed" [ "$(grep -c 's3://ok/a/\(whole\|zero\)$' <<<"$out")" = 2 ]
+claim "with its bytes" has "$out" "2 URLs, 35."
+folder=$("$BIN/reshard" cache list --json | python3 -c 'import json, sys
+print([c["folder"] for c in json.load(sys.stdin)["cache"] if c["url"].endswith("zero")][0])')
+flock -s "$folder/.users" "$BIN/reshard" cache clear >.out 2>.err
+claim "clear keeps what is in use" [ "$(ls cache)" = "$(basename "$folder")" ]
+claim "and names it" grep -q "s3://ok/a/zero stays: a process uses it" .err
+run flock -s "$folder/.users" "$BIN/reshard" cache clear s3://ok/a/zero
+claim "by URL that is an error" [ "$rc $(grep -c 'a process uses it: clear it when' <<<"$err")" = "1 1" ]
+run reshard cache clear s3://ok/a/zero/
+claim "clear by URL" [ "$rc $(ls cache)" = "0 " ]
+run reshard cache clear s3://ok/a/zero
+claim "what is not there is an error" [ $rc = 2 ]
+
 # what is no place to write to
 while IFS='|' read -r where says; do
     run reshard --format hf src "$where"
