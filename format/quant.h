@@ -74,14 +74,16 @@ enum quant_role {
 /* How a dim of the weight lies in a stored tensor: `values` values take `indices` indices of `dim`, so value
  * v begins in index v * indices / values, rounded down. */
 struct quant_axis {
-    int dim; /* -1: the stored tensor does not depend on it, or every part of the weight needs all of it */
-    int64_t values;
-    int indices;
+    int16_t
+        dim; /* -1: the stored tensor does not depend on it, or every part of the weight needs all of it */
+    int16_t indices;
+    int32_t values;
 };
+#define QUANT_DIMS 4 /* of a weight, at most */
 struct quant_stored {
     enum quant_role role;
-    int tensor;                       /* index in the list of tensors */
-    struct quant_axis axis[BOX_DIMS]; /* of every dim of the weight */
+    int tensor;                         /* index in the list of tensors */
+    struct quant_axis axis[QUANT_DIMS]; /* of every dim of the weight */
 };
 #define QUANT_STORED_MAX 8
 struct quant_weight {

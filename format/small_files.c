@@ -5,6 +5,9 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/fmt.h"
+#include "format/quant.h"
+
+const char *const small_file_names[SMALL_FILES] = { FMT_CUTS, QUANT_GPTQ_FILE, QUANT_MODELOPT_FILE };
 
 static int write_one(const char *dir, const char *name, const void *data, size_t n, struct err *e)
 {

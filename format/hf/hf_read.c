@@ -9,6 +9,7 @@
 #include "base/jx.h"
 #include "format/fmt.h"
 #include "format/hf/safetensors.h"
+#include "format/small_files.h"
 #include "store/sidecar.h"
 
 #define ONE_FILE "model.safetensors"
@@ -193,10 +194,11 @@ static int exists_in(const struct ckpt *c, const char *name)
 
 static int find_extras(struct ckpt *c, struct err *e)
 {
-    size_t n = TOKENIZER_FILES + 1;
+    size_t n = TOKENIZER_FILES + SMALL_FILES;
     c->extra = calloc(n, sizeof *c->extra);
     for (size_t i = 0; c->extra && i < n; i++) {
-        const char *name = i < TOKENIZER_FILES ? tokenizer_file_names[i] : FMT_CUTS;
+        const char *name = i < TOKENIZER_FILES ? tokenizer_file_names[i]
+                                               : small_file_names[i - TOKENIZER_FILES];
         if (!exists_in(c, name))
             continue;
         if (!(c->extra[c->n_extra++].name = strdup(name)))

@@ -17,6 +17,7 @@
 #include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
+#include "format/small_files.h"
 #include "store/sidecar.h"
 
 #define PATH_BYTES 4096
@@ -87,7 +88,10 @@ int ckpt_is_written(const char *name)
     for (int i = 0; i < TOKENIZER_FILES; i++)
         if (!strcmp(tokenizer_file_names[i], name))
             return 1;
-    return !strcmp(name, FMT_CUTS);
+    for (int i = 0; i < SMALL_FILES; i++)
+        if (!strcmp(small_file_names[i], name))
+            return 1;
+    return 0;
 }
 
 /* 1: the folder holds an entry for which `known` answers 0; its name is in name[256]. */

@@ -66,7 +66,7 @@ static void set_axis(struct quant_stored *s, int of, int dim, int64_t values, in
         values /= 2;
         indices /= 2;
     }
-    s->axis[of] = (struct quant_axis){ dim, values, indices };
+    s->axis[of] = (struct quant_axis){ (int16_t)dim, (int16_t)indices, (int32_t)values };
 }
 
 /* `bits` bits a value, dense in words of 32. */
@@ -87,7 +87,7 @@ static void set_shape(struct fit *f, int n_dims, int dim_n, int dim_k)
     w->shape[dim_n] = f->n;
     w->shape[dim_k] = f->k;
     for (int i = 0; i < w->n_stored; i++)
-        for (int d = 0; d < BOX_DIMS; d++)
+        for (int d = 0; d < QUANT_DIMS; d++)
             w->stored[i].axis[d] = (struct quant_axis){ -1, 1, 1 };
 }
 
@@ -297,8 +297,8 @@ static int fit_plain(struct fit *f)
     int per_byte = is_fp4 && codes->dtype != STORED_F4 ? 2 : 1, rc = 0;
     if (!scale)
         return -f->e->code;
-    if (nd < 2)
-        return misfit(f, codes, "two dims");
+    if (nd < 2 || nd > QUANT_DIMS)
+        return misfit(f, codes, "two to four dims");
 
     f->n = codes->shape[nd - 2];
     f->k = codes->shape[nd - 1] * per_byte;
@@ -328,7 +328,7 @@ static int fit_blocks(struct fit *f)
     char text[96];
     if (!s)
         return -f->e->code;
-    if (nd < 3 || codes->shape[nd - 1] != 16)
+    if (nd < 3 || nd > QUANT_DIMS + 1 || codes->shape[nd - 1] != 16)
         return misfit(f, codes, "blocks of 16 bytes in their last dim");
 
     f->n = codes->shape[nd - 3];
@@ -423,8 +423,10 @@ static int fit_packed(struct fit *f)
     if (!scale)
         return -f->e->code;
     t = tensor_of(f, scale);
-    if (nd < 2 || !is_float(t->dtype))
-        return nd < 2 ? misfit(f, codes, "two dims") : wrong_dtype(f, t, "a float");
+    if (nd < 2 || nd > QUANT_DIMS)
+        return misfit(f, codes, "two to four dims");
+    if (!is_float(t->dtype))
+        return wrong_dtype(f, t, "a float");
 
     int64_t groups = t->n_dims == nd ? t->shape[nd - 1] : 1;
     const struct quant_hint *h = packed_hint(f, codes->shape[nd - 1], groups);
@@ -599,8 +601,8 @@ int quant_fit(struct quant_weight *w, const struct quant_says *s, const struct c
     int is_blocks = w->scheme.form == QUANT_FP4 && end && !strcmp(end, "_blocks");
     for (int i = 0; i < w->n_stored; i++)
         for (int d = 0; d < t[w->stored[i].tensor]->n_dims; d++)
-            if (t[w->stored[i].tensor]->shape[d] < 1 || t[w->stored[i].tensor]->shape[d] > (int64_t)1 << 40)
-                return misfit(&f, t[w->stored[i].tensor], "sizes from 1 to 2^40");
+            if (t[w->stored[i].tensor]->shape[d] < 1 || t[w->stored[i].tensor]->shape[d] > (int64_t)1 << 26)
+                return misfit(&f, t[w->stored[i].tensor], "sizes from 1 to 2^26");
     int rc = is_blocks ? fit_blocks(&f) : forms[w->scheme.form](&f);
     return rc < 0 ? rc : fit_others(&f);
 }

@@ -136,7 +136,7 @@ static int settle_zeros(struct quant_weight *w, struct ckpt *c, struct err *e)
 static void set_order(struct quant_weight *w, int act_order, int group_dim)
 {
     static const struct quant_axis all = { -1, 1, 1 };
-    const struct quant_axis ramp = { group_dim, w->scheme.block_k, 1 };
+    const struct quant_axis ramp = { (int16_t)group_dim, 1, (int32_t)w->scheme.block_k };
     w->scheme.act_order = act_order;
     for (int i = 0; i < w->n_stored; i++)
         if (w->stored[i].role == QUANT_SCALE || w->stored[i].role == QUANT_ZERO)
