@@ -19,6 +19,7 @@
 #ifndef SHARDLINE_FORMAT_QUANT_H
 #define SHARDLINE_FORMAT_QUANT_H
 
+#include <jansson.h>
 #include "base/err.h"
 #include "format/ckpt_tensor.h"
 
@@ -128,6 +129,11 @@ int quant_settle(struct quant_list *q, struct ckpt *c, struct err *e);
  * 0. c: the checkpoint of quant_open_ckpt(). */
 int quant_check_values(const struct quant_list *q, const struct ckpt *c, struct err *e);
 void quant_close(struct quant_list *q); /* a zeroed one is fine */
+
+/* Gives the lists of modules in the quantization_config of a config.json (modules_to_not_convert, ignore, …)
+ * the names that the experts have in the target: fused 1: two tensors a layer, where the list has all experts
+ * of a layer; 0: one an expert. Names of other families stay. */
+int quant_names_follow(json_t *config, int fused, struct err *e);
 
 /* The weight of that name, or -1. */
 int quant_find(const struct quant_list *q, const char *name);

@@ -423,6 +423,11 @@ static int target_config(struct plan *p, struct err *e)
         set_dtype(o, p->req->dtype);
     if (p->has_model && p->req->format != TARGET_NATIVE)
         set_grain(p, o);
+    if (quant_names_follow(o, p->req->fuse_experts, e) < 0) {
+        json_decref(o);
+        json_decref(was);
+        return -e->code;
+    }
 
     if (was && !json_equal(o, was)) {
         char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17)),

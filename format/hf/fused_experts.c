@@ -27,6 +27,11 @@ static const struct stack {
     { "mlp.experts.w2", 2, 1, "mlp.experts.w1" },
 };
 
+/* What stands behind a fused tensor's name where it holds the scales of FP8 blocks; that of an expert's own
+ * tensor comes first. */
+static const char *const scale_ends[] = { "_scale_inv", "_scales_inv" };
+#define SCALE_END scale_ends[0]
+
 /* ---- names ---- */
 
 struct expert_form {
@@ -62,6 +67,17 @@ const struct expert_form *expert_form_of(const char *config)
     return found;
 }
 
+int64_t expert_block_rows(const char *config)
+{
+    struct err ignored = { 0 };
+    json_t *root = config ? jx_parse(config, strlen(config), FMT_CONFIG, &ignored) : NULL;
+    const json_t *quant = json_object_get(root, "quantization_config");
+    const json_t *block = json_object_get(quant, "weight_block_size");
+    int64_t rows = json_integer_value(json_array_get(block, 0));
+    json_decref(root);
+    return rows > 0 ? rows : 128;
+}
+
 /* The length of what stands in front of `end` where the name ends with it as a word of its own; -1: it does
  * not. */
 static int prefix_of(const char *name, const char *end)
@@ -72,33 +88,39 @@ static int prefix_of(const char *name, const char *end)
     return (int)(n - m);
 }
 
-/* Expert and part (0 gate, 1 up, 2 down) of a tensor of one expert; returns the length of what stands in
- * front of form.each, or -1: it is none. */
-static int parse_expert(const struct expert_form *f, const char *name, int *expert, int *part)
+/* Expert and part (0 gate, 1 up, 2 down) of a tensor of one expert, and whether it holds the part's scales;
+ * returns the length of what stands in front of form.each, or -1: it is none. */
+static int parse_expert(const struct expert_form *f, const char *name, int *expert, int *part, int *is_scale)
 {
     const char *at = strstr(name, f->each);
     char *end;
     if (!at || (at > name && at[-1] != '.') || at[strlen(f->each)] < '0' || at[strlen(f->each)] > '9')
         return -1;
     long n = strtol(at + strlen(f->each), &end, 10);
-    for (*part = 0; *part < 3; ++*part)
-        if (n < EXPERTS_MAX && !strcmp(end, f->part[*part])) {
-            *expert = (int)n;
+    for (*part = 0; *part < 3; ++*part) {
+        size_t size = strlen(f->part[*part]);
+        if (n >= EXPERTS_MAX || strncmp(end, f->part[*part], size))
+            continue;
+        *is_scale = !strcmp(end + size, SCALE_END);
+        *expert = (int)n;
+        if (!end[size] || *is_scale)
             return (int)(at - name);
-        }
+    }
     return -1;
 }
 
 int fused_experts_place(const struct expert_form *f, const char *name, struct fused_place *out, struct err *e)
 {
-    int part = 0, prefix = parse_expert(f, name, &out->expert, &part), n;
+    int part = 0, prefix = parse_expert(f, name, &out->expert, &part, &out->is_scale), n;
 
     if (prefix >= 0) {
         out->part = part % 2;
         out->n_parts = part == 2 ? 1 : 2;
-        n = snprintf(out->name, sizeof out->name, "%.*s%s", prefix, name, part == 2 ? DOWN : GATE_UP);
+        n = snprintf(out->name, sizeof out->name, "%.*s%s%s", prefix, name, part == 2 ? DOWN : GATE_UP,
+                     out->is_scale ? SCALE_END : "");
     } else {
         out->expert = -1;
+        out->is_scale = 0;
         prefix = prefix_of(name, f->router);
         n = prefix >= 0 ? snprintf(out->name, sizeof out->name, "%.*s" ROUTER, prefix, name)
                         : snprintf(out->name, sizeof out->name, "%s", name);
@@ -108,12 +130,45 @@ int fused_experts_place(const struct expert_form *f, const char *name, struct fu
                : err_set(e, ERR_FORMAT, "%.40s…: a tensor's name has more than %d bytes", name, FMT_NAME_MAX);
 }
 
+int fused_experts_module(const struct expert_form *f, const char *fused, int x, int k,
+                         char out[FMT_NAME_MAX + 1])
+{
+    static const char *const ends[] = { GATE_UP, DOWN };
+    int n = -1, module = (int)strlen(".weight");
+    for (int i = 0; i < 2; i++) {
+        int prefix = prefix_of(fused, ends[i]), part = i ? 2 : k;
+        if (prefix >= 0 && k < 2 - i)
+            n = snprintf(out, FMT_NAME_MAX + 1, "%.*s%s%d%.*s", prefix, fused, f->each, x,
+                         (int)strlen(f->part[part]) - module, f->part[part]);
+    }
+    int prefix = x || k || !strcmp(f->router, ROUTER) ? -1 : prefix_of(fused, "mlp.gate");
+    if (prefix >= 0)
+        n = snprintf(out, FMT_NAME_MAX + 1, "%.*s%.*s", prefix, fused, (int)strlen(f->router) - module,
+                     f->router);
+    return n >= 0 && n <= FMT_NAME_MAX;
+}
+
+int fused_experts_quantised(const struct expert_form *f, const char *name)
+{
+    const char *at = strstr(name, f->each), *end = at ? at + strlen(f->each) : NULL;
+    if (!at || (at > name && at[-1] != '.') || *end < '0' || *end > '9')
+        return 0;
+    end += strspn(end, "0123456789");
+    for (int k = 0; k < 3; k++) {
+        size_t module = strlen(f->part[k]) - strlen(".weight");
+        if (!strncmp(end, f->part[k], module) && end[module] == '.')
+            return strcmp(end + module, ".bias") != 0;
+    }
+    return 0;
+}
+
 /* ---- the fused tensors of a checkpoint ---- */
 
 /* The values of split tensor k of expert e lie in rows [k * rows, (k + 1) * rows) of index e. */
 struct fused {
     int tensor, prefix;
     int first, n_parts; /* parts of struct expert_form: [first, first + n_parts) */
+    int is_scale;
     int64_t rows;
 };
 
@@ -121,6 +176,7 @@ struct fused {
 struct split {
     struct ckpt *c;
     const struct expert_form *form;
+    int64_t block_rows; /* of FP8 */
     int n_fused;
     struct fused *fused; /* [n_fused] */
     int *fused_of;       /* [c->n_tensors]: an index in fused, or -1 */
@@ -173,23 +229,64 @@ static const struct ckpt_tensor *find_other(const struct ckpt *c, const struct c
     return fmt_find_tensor(c->tensor, c->n_tensors, t->role, name);
 }
 
-/* The row of stacks whose name the tensor ends with, and the bytes in front of it; NULL: none. */
-static const struct stack *stack_of(const char *name, int *prefix)
+/* The row of stacks whose name the tensor ends with, the bytes in front of it, and whether it holds the
+ * scales of that tensor; NULL: none. */
+static const struct stack *stack_of(const char *name, int *prefix, int *is_scale)
 {
-    for (size_t k = 0; k < sizeof stacks / sizeof *stacks; k++)
+    char end[64];
+    for (size_t k = 0; k < sizeof stacks / sizeof *stacks; k++) {
+        *is_scale = 0;
         if ((*prefix = prefix_of(name, stacks[k].end)) >= 0)
             return &stacks[k];
+        for (size_t i = 0; i < sizeof scale_ends / sizeof *scale_ends; i++) {
+            snprintf(end, sizeof end, "%s%s", stacks[k].end, scale_ends[i]);
+            *is_scale = 1;
+            if ((*prefix = prefix_of(name, end)) >= 0)
+                return &stacks[k];
+        }
+    }
     return NULL;
 }
 
-/* Fills *f where tensor i is fused: 1, or 0. */
-static int look_at(const struct ckpt *c, int i, struct fused *f, struct err *e)
+/* The scales of the layer's tensor that ends so, or NULL. */
+static const struct ckpt_tensor *find_scales(const struct ckpt *c, const struct ckpt_tensor *t, int prefix,
+                                             const char *end)
 {
+    const struct ckpt_tensor *found = NULL;
+    char name[64];
+    for (size_t i = 0; i < sizeof scale_ends / sizeof *scale_ends && !found; i++) {
+        snprintf(name, sizeof name, "%s%s", end, scale_ends[i]);
+        found = find_other(c, t, prefix, name);
+    }
+    return found;
+}
+
+/* 1: the scales of the layer's gate and up lie in rows of their own, or there are none. FP8 blocks that hold
+ * rows of both cannot be given to either: such a layer stays fused. */
+static int scales_part(const struct split *s, const struct ckpt_tensor *t, int prefix)
+{
+    const struct ckpt_tensor *up = find_other(s->c, t, prefix, GATE_UP),
+                             *scales = find_scales(s->c, t, prefix, GATE_UP);
+    if (!up || !scales)
+        return 1;
+    return up->n_dims == 3 && scales->n_dims == 3 && scales->shape[0] == up->shape[0] &&
+           (scales->shape[1] == up->shape[1] ||
+            (up->shape[1] / 2 % s->block_rows == 0 && scales->shape[1] == up->shape[1] / s->block_rows));
+}
+
+/* Fills *f where tensor i is fused: 1, or 0. */
+static int look_at(const struct split *split, int i, struct fused *f, struct err *e)
+{
+    const struct ckpt *c = split->c;
     const struct ckpt_tensor *t = &c->tensor[i];
-    int prefix, rc;
-    const struct stack *s = stack_of(t->name, &prefix);
-    if (!s)
+    int prefix, is_scale, rc;
+    const struct stack *s = stack_of(t->name, &prefix, &is_scale);
+    if (!s || !scales_part(split, t, prefix))
         return 0;
+    if (is_scale) {
+        *f = (struct fused){ i, prefix, s->first, s->n_parts, 1, t->shape[1] / s->n_parts };
+        return t->n_dims == 3 && find_other(c, t, prefix, s->end);
+    }
 
     const struct ckpt_tensor *other = find_other(c, t, prefix, s->pair);
     if (!other)
@@ -201,7 +298,7 @@ static int look_at(const struct ckpt *c, int i, struct fused *f, struct err *e)
     if (stored_dtype_bits(t->dtype) < 8)
         return err_set(e, ERR_FORMAT, "%s: %s is %s: fused experts of %d bits are not read", c->path, t->name,
                        stored_dtype_name(t->dtype), stored_dtype_bits(t->dtype));
-    *f = (struct fused){ i, prefix, s->first, s->n_parts, t->shape[1] / s->n_parts };
+    *f = (struct fused){ i, prefix, s->first, s->n_parts, 0, t->shape[1] / s->n_parts };
     return 1;
 }
 
@@ -212,7 +309,7 @@ static int list_fused(struct split *s, struct err *e)
     for (int i = 0; i < c->n_tensors; i++) {
         struct fused *f = &s->fused[s->n_fused];
         int64_t n_pieces = c->first_piece[i + 1] - c->first_piece[i], parts;
-        int rc = look_at(c, i, f, e);
+        int rc = look_at(s, i, f, e);
         if (rc < 0)
             return rc;
         s->fused_of[i] = rc ? s->n_fused++ : -1;
@@ -245,8 +342,8 @@ static int add_tensors(struct split *s, int i, struct err *e)
             char *name = malloc(bytes);
             if (!name)
                 return err_set(e, ERR_MEMORY, "%s: no memory for the names of its experts", s->c->path);
-            snprintf(name, bytes, "%.*s%s%d%s", f->prefix, t->name, s->form->each, x,
-                     s->form->part[f->first + k]);
+            snprintf(name, bytes, "%.*s%s%d%s%s", f->prefix, t->name, s->form->each, x,
+                     s->form->part[f->first + k], f->is_scale ? SCALE_END : "");
             *to = *t;
             to->name = name;
             to->has_digest = 0;
@@ -392,12 +489,13 @@ static int rename_routers(struct ckpt *c, const struct expert_form *f, struct er
 }
 
 /* The checkpoint's config.json, or the one that the caller gave instead. */
-static int find_form(struct ckpt *c, const struct expert_form **form, struct err *e)
+static int find_form(struct ckpt *c, const struct expert_form **form, int64_t *rows, struct err *e)
 {
     void *text = NULL;
     size_t n = 0;
     int rc = c->config_path ? io_read_file(c->config_path, FMT_EXTRA_MAX, &text, &n, e) : 0;
     *form = expert_form_of(c->config_path ? text : c->config);
+    *rows = expert_block_rows(c->config_path ? text : c->config);
     free(text);
     return rc < 0 ? rc : 0;
 }
@@ -405,9 +503,9 @@ static int find_form(struct ckpt *c, const struct expert_form **form, struct err
 int fused_experts_split(struct ckpt *c, struct err *e)
 {
     struct split s = { .c = c };
-    int rc = find_form(c, &s.form, e), any = 0, prefix;
+    int rc = find_form(c, &s.form, &s.block_rows, e), any = 0, prefix, is_scale;
     for (int i = 0; rc >= 0 && s.form && i < c->n_tensors && !any; i++)
-        any = stack_of(c->tensor[i].name, &prefix) != NULL;
+        any = stack_of(c->tensor[i].name, &prefix, &is_scale) != NULL;
     if (rc < 0 || !any)
         return rc;
 

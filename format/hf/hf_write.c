@@ -88,6 +88,34 @@ static int fuse(struct hf_write *w, int i, const struct fused_place *at, struct 
     return 0;
 }
 
+/* Scales of fused FP8 matrices: a block holds rows of gate or of up, never of both. */
+static int check_scales(const struct hf_write *w, int i, const struct fused_place *at, int64_t block,
+                        struct err *e)
+{
+    const struct ckpt_tensor *t = &w->t[i], *codes;
+    char name[FMT_NAME_MAX + 1];
+    snprintf(name, sizeof name, "%.*s", (int)(strrchr(t->name, '.') - t->name) + 7, t->name); /* .weight */
+    codes = fmt_find_tensor(w->t, w->n, t->role, name);
+    if (!at->is_scale || at->n_parts < 2 || !codes || t->shape[0] == codes->shape[0] ||
+        codes->shape[0] % block == 0)
+        return 0;
+    return err_set(e, ERR_CONFIG,
+                   "--experts fused: %s has %lld rows, no multiple of its blocks of %lld: one scale would be "
+                   "of gate and up rows: leave --experts out",
+                   codes->name, (long long)codes->shape[0], (long long)block);
+}
+
+/* Other quantised experts have no fused form. */
+static int check_name(const struct expert_form *form, const char *name, struct err *e)
+{
+    if (!form || !fused_experts_quantised(form, name))
+        return 0;
+    return err_set(e, ERR_CONFIG,
+                   "--experts fused: %s is part of a quantised weight, whose fused form is known for FP8 "
+                   "blocks (weight_scale_inv) only: leave --experts out",
+                   name);
+}
+
 static int add_whole(struct hf_write *w, int i, const char *name, struct err *e)
 {
     struct stored *s = &w->stored[w->n_stored];
@@ -108,13 +136,15 @@ static int check_fused(const struct stored *s, int64_t n_parts, struct err *e)
                          s->n_parts, (long long)n_parts);
 }
 
-static int list_stored(struct hf_write *w, const struct expert_form *form, struct err *e)
+static int list_stored(struct hf_write *w, const struct expert_form *form, int64_t block, struct err *e)
 {
     int rc = 0;
     for (int i = 0; i < w->n && rc >= 0; i++) {
         struct fused_place at = { .expert = -1 };
         w->place[i].bytes = tensor_bytes(&w->t[i]);
         if (form && (rc = fused_experts_place(form, w->t[i].name, &at, e)) < 0)
+            return rc;
+        if ((rc = at.expert >= 0 ? check_scales(w, i, &at, block, e) : check_name(form, w->t[i].name, e)) < 0)
             return rc;
         rc = at.expert >= 0 ? fuse(w, i, &at, e) : add_whole(w, i, form ? at.name : w->t[i].name, e);
     }
@@ -213,7 +243,7 @@ int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ck
         rc = err_set(e, ERR_MEMORY, "no memory to write %d tensors", n);
         goto out;
     }
-    TRY(list_stored(w, form, e));
+    TRY(list_stored(w, form, expert_block_rows(how->fuse_config), e));
     cut(w, how->shard_bytes);
     for (int s = 0; s < w->n_shards; s++)
         TRY(start_shard(w, &w->shard[s], e));
