@@ -21,7 +21,8 @@ struct ckpt_tensor {
     const char *name; /* Hugging Face name, without the role's prefix */
     enum ckpt_role role;
     enum stored_dtype dtype;
-    int n_dims; /* a scalar is stored and read as [1] with n_dims 1 */
+    int n_dims;    /* a scalar is read as [1] with n_dims 1 */
+    int is_scalar; /* the source has it without dims, and so has a target that can say it */
     int64_t shape[BOX_DIMS];
     struct ckpt_digest digest; /* valid when has_digest */
     int has_digest;

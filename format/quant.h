@@ -119,6 +119,8 @@ int quant_open(struct quant_list *q, const struct quant_texts *texts, const stru
                int n, struct err *e);
 /* The same for the weights of a checkpoint: `tensor` is their number there. Reads its small files. */
 int quant_open_ckpt(struct quant_list *q, struct ckpt *c, struct err *e);
+/* The same with another text of config.json (NULL: none). */
+int quant_open_as(struct quant_list *q, struct ckpt *c, const char *config, struct err *e);
 /* The same for these n tensors of it, with another text of config.json (NULL: none). */
 int quant_open_listed(struct quant_list *q, struct ckpt *c, const char *config,
                       const struct ckpt_tensor *const *t, int n, struct err *e);

@@ -142,10 +142,11 @@ int plan_cuts(struct plan *p, const char *why, struct log *log, struct err *e)
         snprintf(reason, sizeof reason, "%s", why);
     TRY(list_tensors(p, &list, e));
     n = rc;
-    TRY(quant_open_listed(&quant, p->src, p->config, list, n, e));
+    if (p->quant.n && !p->carries_quant)
+        TRY(quant_open_listed(&quant, p->src, p->config, list, n, e));
     TRY(p->has_model ? 0 : load_cuts(p, &what, &n_text, e));
     has_table = rc > 0;
-    if (!has_table && (rc = load_known(p, list, n, &quant, &known, known_what, e)) > 0) {
+    if (!has_table && !p->carries_quant && (rc = load_known(p, list, n, &quant, &known, known_what, e)) > 0) {
         what = known_what;
         n_text = strlen(known);
     } else if (!has_table) {

@@ -70,8 +70,6 @@ static int pick_tensors(struct plan *p, struct err *e)
     p->target = calloc((size_t)n * 2 + 1, sizeof *p->target);
     if (!p->target)
         return err_set(e, ERR_MEMORY, "no memory for a plan of %d tensors", n);
-    if (p->req->dtype != TARGET_AS_IS && (rc = quant_open_ckpt(&p->quant, p->src, e)) < 0)
-        return rc;
     for (int i = 0; i < n && rc >= 0; i++) {
         const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
         if (s->role == ROLE_WEIGHT)
@@ -166,13 +164,27 @@ static int is_beyond(const struct plan *p, const char *name)
     return 0;
 }
 
+/* What the table says of a tensor: its own name and shape, or those of the quantised weight that it stores a
+ * part of. */
+static struct ckpt_tensor as_weight(const struct plan *p, const struct target *t)
+{
+    struct ckpt_tensor out = t->t;
+    int w = t->t.role == ROLE_WEIGHT && t->src < p->quant.n_tensors ? p->quant.weight_of[t->src] : -1;
+    if (w >= 0) {
+        out.name = p->quant.weight[w].name;
+        out.n_dims = p->quant.weight[w].n_dims;
+        memcpy(out.shape, p->quant.weight[w].shape, sizeof out.shape);
+    }
+    return out;
+}
+
 /* 1: all is well, and there are tensors beside those of the table. */
 static int check_against_table(const struct plan *p, int n, struct named *names, struct err *e)
 {
     const char *path = ckpt_path(p->src);
     int beside = 0;
     for (int i = 0; i < p->n; i++) {
-        const struct ckpt_tensor *t = &p->target[i].t;
+        const struct ckpt_tensor weight = as_weight(p, &p->target[i]), *t = &weight;
         struct named key = { t->name, 0, 0 },
                      *found = bsearch(&key, names, (size_t)n, sizeof key, compare_named);
         if (!found && known_beside(p, t->name))
@@ -182,7 +194,7 @@ static int check_against_table(const struct plan *p, int n, struct named *names,
                            "%s: %s is not a tensor of the %s model in its config.json: is it the config of "
                            "another model",
                            path, t->name, p->cfg.family->name);
-        beside |= !found;
+        beside |= !found || t->name != p->target[i].t.name;
         if (!found)
             continue;
 
@@ -203,6 +215,34 @@ static int check_against_table(const struct plan *p, int n, struct named *names,
     return beside;
 }
 
+int plan_needs_no_table(const struct plan *p)
+{
+    const struct layout *l = &p->req->layout;
+    return l->tp == 1 && l->pp == 1 && l->ep == 1;
+}
+
+/* Quantised weights of the source. What is not understood is carried where no tensor is cut. */
+static int open_quant(struct plan *p, struct log *log, struct err *e)
+{
+    int rc = quant_open_as(&p->quant, p->src, p->config, e);
+    p->carries_quant = plan_needs_no_table(p) && (rc < 0 || !p->quant.is_known);
+    if (rc >= 0 || !p->carries_quant)
+        return rc;
+    if (log)
+        log_line(log, "quantised weights are carried unchecked: %s", e->text);
+    quant_close(&p->quant);
+    return 0;
+}
+
+/* Quantised tensors that do not fit the model of config.json are carried where tp, pp and ep are 1. */
+static int carry(struct plan *p, struct log *log, struct err *e)
+{
+    param_table_close(&p->table);
+    p->has_model = 0;
+    p->carries_quant = 1;
+    return plan_cuts(p, e->text, log, e);
+}
+
 static int read_model(struct plan *p, struct log *log, struct err *e)
 {
     const char *text = p->config, *what = p->req->config_path ? p->req->config_path : "config.json";
@@ -211,6 +251,11 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
         return plan_cuts(p, NULL, log, e);
     if (!text)
         return is_trivial(&p->req->layout) ? 0 : plan_cuts(p, "has no config.json", log, e);
+    if (p->carries_quant) {
+        char why[128];
+        snprintf(why, sizeof why, "quant_method %s is not known", p->quant.method);
+        return plan_cuts(p, p->quant.n_tensors ? why : NULL, log, e);
+    }
     if (model_config_parse(&p->cfg, text, what, e) < 0)
         return plan_cuts(p, e->text, log, e);
 
@@ -226,6 +271,8 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
     qsort(names, (size_t)n, sizeof *names, compare_named);
     rc = check_against_table(p, n, names, e);
     free(names);
+    if (rc < 0 && p->quant.n && plan_needs_no_table(p))
+        return carry(p, log, e);
     if (rc > 0)
         rc = plan_cuts(p, NULL, log, e);
     if (rc >= 0)
@@ -486,6 +533,7 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
         return err_set(e, ERR_MEMORY, "no memory for a plan of %d ranks", p->n_ranks);
 
     TRY(load_config(p, e));
+    TRY(open_quant(p, log, e));
     TRY(pick_tensors(p, e));
     TRY(read_model(p, log, e));
 

@@ -66,7 +66,8 @@ struct plan {
     int has_model; /* config.json was understood: cfg and table say how tensors are cut */
     struct model_config cfg;
     struct param_table table;
-    struct quant_list quant; /* with --dtype: the source's quantised weights, whose dtypes stay */
+    struct quant_list quant; /* the source's quantised weights */
+    int carries_quant;       /* they are not understood, and no tensor is cut */
     int has_cuts;            /* a cut table says it */
     struct cut_model cut;
     char *cuts;   /* its text, for the target; NULL: none, the tensors are cut by element only */
@@ -89,6 +90,8 @@ int plan_find(const struct plan *p, enum ckpt_role role, const char *name);
  * with config.json, may be e->text, NULL: nothing. Without a table tensors are cut by element only, and a
  * layout that asks for more is refused. */
 int plan_cuts(struct plan *p, const char *why, struct log *log, struct err *e);
+/* 1: tp, pp and ep are 1, so that the plan needs no cut table. */
+int plan_needs_no_table(const struct plan *p);
 /* Bytes of memory that a process takes for the plan: buffers of every thread, tables. */
 int64_t plan_memory_bytes(const struct plan *p);
 void plan_free(struct plan *p); /* a zeroed plan is fine */

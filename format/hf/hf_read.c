@@ -43,6 +43,7 @@ static int add_tensor(struct ckpt *c, struct list *l, struct st_entry *s, int64_
     f->t.role = ROLE_WEIGHT;
     f->t.dtype = s->dtype;
     f->t.n_dims = s->n_dims ? s->n_dims : 1;
+    f->t.is_scalar = s->n_dims == 0;
     memcpy(f->t.shape, s->shape, sizeof s->shape);
     if (s->n_dims == 0)
         f->t.shape[0] = 1;

@@ -199,7 +199,7 @@ static int start_shard(struct hf_write *w, struct shard *s, struct err *e)
         const struct stored *q = &w->stored[s->first + i];
         entry[i] = (struct st_entry){ .name = q->name,
                                       .dtype = q->t.dtype,
-                                      .n_dims = q->t.n_dims,
+                                      .n_dims = q->t.is_scalar ? 0 : q->t.n_dims,
                                       .begin = q->offset,
                                       .end = q->offset + q->bytes };
         memcpy(entry[i].shape, q->t.shape, sizeof q->t.shape);

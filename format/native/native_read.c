@@ -219,6 +219,8 @@ static int read_tensor(struct ckpt_tensor *t, const json_t *o, const char *path,
     t->dtype = (enum stored_dtype)stored_dtype_find(dtype);
     TRY(need_ints(o, path, "shape", t->shape, 1, BOX_DIMS, &t->n_dims, e));
     TRY(fmt_shape_check(t->dtype, t->n_dims, t->shape, path, name, &bytes, e));
+    TRY(jx_bool(o, path, "scalar", &t->is_scalar, e));
+    t->is_scalar &= t->n_dims == 1 && t->shape[0] == 1;
     TRY(need_sum(o, path, "digest", &digest, e));
     t->digest = (struct ckpt_digest){ digest.lo, digest.hi };
     t->has_digest = 1;

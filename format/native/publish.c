@@ -54,6 +54,7 @@ static void get_record(struct record *r, int file, const json_t *o)
     r->t.role = (enum ckpt_role)json_integer_value(json_object_get(o, "role"));
     r->t.dtype = (enum stored_dtype)json_integer_value(json_object_get(o, "dtype"));
     r->t.n_dims = get_ints(json_object_get(o, "shape"), r->t.shape);
+    r->t.is_scalar = json_is_true(json_object_get(o, "scalar"));
     get_ints(json_object_get(o, "start"), r->p.box.start);
     r->p.box.n_dims = get_ints(json_object_get(o, "extent"), r->p.box.extent);
     get_ints(json_object_get(o, "range"), range);
@@ -125,7 +126,7 @@ static int compare_records(const void *pa, const void *pb)
 
 static int same_tensor(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
 {
-    return a->dtype == b->dtype && a->n_dims == b->n_dims &&
+    return a->dtype == b->dtype && a->n_dims == b->n_dims && a->is_scalar == b->is_scalar &&
            !memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->n_dims);
 }
 
@@ -206,6 +207,8 @@ static json_t *tensors_json(const struct ckpt *c)
                               "dtype", stored_dtype_name(t->dtype), "shape",
                               manifest_ints(t->shape, t->n_dims), "digest",
                               manifest_sum128((struct sum128){ t->digest.lo, t->digest.hi }));
+        if (t->is_scalar)
+            json_object_set_new(o, "scalar", json_true());
         json_array_append_new(list, o);
     }
     return list;

@@ -449,8 +449,8 @@ static int finish_file(struct out_file *f, const struct ckpt_shard *s, struct ou
 static json_t *piece_json(const struct out_piece *o)
 {
     const struct ckpt_piece *p = o->p;
-    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:[I,I], s:I, s:o}", "name", p->t.name, "role",
-                     (int)p->t.role, "dtype", (int)p->t.dtype, "shape",
+    return json_pack("{s:s, s:i, s:i, s:b, s:o, s:o, s:o, s:[I,I], s:I, s:o}", "name", p->t.name, "role",
+                     (int)p->t.role, "dtype", (int)p->t.dtype, "scalar", p->t.is_scalar, "shape",
                      manifest_ints(p->t.shape, p->t.n_dims), "start",
                      manifest_ints(p->box.start, p->box.n_dims), "extent",
                      manifest_ints(p->box.extent, p->box.n_dims), "range", (json_int_t)p->lo,

@@ -227,10 +227,11 @@ static int make_weight(struct maker *m, int i, struct quant_weight *w)
     int form, rc;
     *w = (struct quant_weight){ .n_stored = 1, .stored = { { .role = QUANT_CODES, .tensor = i } } };
     find_companions(m, w, codes->name, n, c->with);
-    if ((form = form_of(m, w, c, codes)) < 0 || (c->with != of_k_first && !scale_of(m, w))) {
-        /* an F8 tensor without scales may be what it says; codes of these names are not */
-        if (form >= 0 && m->q->unscaled < 0)
-            m->q->unscaled = i;
+    if ((form = form_of(m, w, c, codes)) < 0)
+        return 0;
+    if ((c->suffix == codes_names[3].suffix || !*c->suffix) && !scale_of(m, w)) {
+        /* codes without a name of their own: an F8 tensor can be just that */
+        m->q->unscaled = m->q->unscaled < 0 ? i : m->q->unscaled;
         return 0;
     }
 

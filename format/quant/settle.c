@@ -44,7 +44,7 @@ out:
     return rc < 0 ? err_add(e, "%s", ckpt_path(c)) : 0;
 }
 
-int quant_open_ckpt(struct quant_list *q, struct ckpt *c, struct err *e)
+int quant_open_as(struct quant_list *q, struct ckpt *c, const char *config, struct err *e)
 {
     int n = 0, rc;
     const struct ckpt_tensor **t = malloc(sizeof *t * (size_t)(ckpt_n_tensors(c) + 1));
@@ -55,9 +55,14 @@ int quant_open_ckpt(struct quant_list *q, struct ckpt *c, struct err *e)
         t[n] = ckpt_tensor(c, n);
         n++;
     }
-    rc = quant_open_listed(q, c, ckpt_config_json(c), t, n, e);
+    rc = quant_open_listed(q, c, config, t, n, e);
     free(t);
     return rc;
+}
+
+int quant_open_ckpt(struct quant_list *q, struct ckpt *c, struct err *e)
+{
+    return quant_open_as(q, c, ckpt_config_json(c), e);
 }
 
 int quant_check_values(const struct quant_list *q, const struct ckpt *c, struct err *e)

@@ -263,6 +263,7 @@ TEST(a_misfit_is_named_with_both_shapes)
           "x.y_scale_inv: is [2,3,2], the codes in x.y" },
         { INT4, "a.weight_packed I32 24,12\na.weight_scale BF16 24,4\n",
           "a.weight_scale: is [24,4], the codes" },
+        { INT4, "a.weight_packed I32 24,12\n", "a.weight_packed: has no scales beside it" },
         { QC("\"quant_method\":\"mxfp4\""), "x_blocks U8 4,40,6,15\nx_scales U8 4,40,6\n",
           "x_blocks: is [4,40,6,15], the codes in x_blocks [4,40,6,15] need blocks of 16 bytes" },
         { QC("\"quant_method\":\"mxfp4\""), "x_blocks U8 4,40,6,16\nx_scales U8 4,40,5\n",
@@ -309,7 +310,7 @@ TEST(an_unknown_method_is_carried)
     CHECK_INT(open_list(&q, &l, "a F32 1\n", GPTQ(",\"checkpoint_format\":\"marlin\""), &e), 0);
     CHECK_INT(q.is_known, 0);
     quant_close(&q);
-    CHECK_INT(open_list(&q, &l, "a F32 1\nb.weight_packed I32 24,12\n", INT4, &e), 0);
+    CHECK_INT(open_list(&q, &l, "a F32 1\nb.weight F8_E4M3 24,12\n", FP8, &e), 0);
     CHECK_INT(q.n, 0);
     CHECK_INT(q.unscaled, 1);
     quant_close(&q);
