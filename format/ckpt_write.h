@@ -95,6 +95,8 @@ int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, co
 int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_bytes,
               const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e);
 int ckpt_reveal(const char *tmp, const char *dst, struct err *e);
+/* As ckpt_reveal, of one file in the folder tmp, which becomes dst; tmp is removed. */
+int ckpt_reveal_file(const char *tmp, const char *name, const char *dst, struct err *e);
 /* Removes a temporary folder and closes its lock. With a lock it removes the folder only while the name still
  * stands for the locked one: another process may have made a new folder of that name. lock -1: removes it
  * without that check. */

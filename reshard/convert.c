@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include "base/clock.h"
 #include "reshard/dest.h"
+#include "reshard/gguf/gguf_prepare.h"
 
 static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
 {
@@ -45,6 +46,7 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
 {
     struct ckpt *src = NULL;
     struct plan p = { 0 };
+    struct gguf_target *gguf = NULL;
     char size[32];
     int rc = 0;
     double start = clock_s();
@@ -52,9 +54,15 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
                     ckpt_open(&src, req->src, &(struct ckpt_open_opts){ .config_path = req->config_path }, e),
                     e));
     log_remarks(src, req, log);
+    if (req->format == TARGET_GGUF)
+        TRY(gguf_target_prepare(&src, &gguf, req, log, e));
     TRY(procs_agree(req->procs, plan_make(&p, src, req, log, e), e));
+    p.gguf = gguf;
     TRY(procs_check_memory(req->procs, plan_memory_bytes(&p), "use a smaller --threads", e));
     TRY(write_and_prove(&p, log, e));
+    if (gguf && gguf_target_rounded(gguf))
+        log_line(log, "%lld values of norms are rounded: the file has 1 + w of them",
+                 (long long)gguf_target_rounded(gguf));
     double s = clock_s() - start;
     log_bytes(size, (double)p.bytes_out);
     log_progress(log, 1, "%s: %s in %lld pieces, %.1f s; digests of source and target agree", req->dst, size,

@@ -7,6 +7,7 @@
 #include <xxhash.h>
 #include "base/io.h"
 #include "base/tmp_folder.h"
+#include "reshard/gguf/gguf_prepare.h"
 #include "store/store.h"
 #include "store/upload.h"
 #include "store/url_cache.h"
@@ -140,7 +141,9 @@ int dest_publish(struct dest *d, const struct request *req, struct log *log, str
     int rc = 0;
     if (!d->upload) {
         if (procs_rank(req->procs) == 0)
-            rc = ckpt_reveal(d->tmp, req->dst, e);
+            rc = req->format == TARGET_GGUF && gguf_is_file_name(req->dst)
+                     ? ckpt_reveal_file(d->tmp, GGUF_FILE, req->dst, e)
+                     : ckpt_reveal(d->tmp, req->dst, e);
         io_close(d->lock);
         return procs_agree(req->procs, rc, e);
     }

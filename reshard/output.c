@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
+#include "reshard/gguf/gguf_prepare.h"
 #include "reshard/output.h"
 
 /* The part of the source's state that the target keeps. */
@@ -240,6 +241,33 @@ static int seal_universal(struct output *o, const char *tmp, char *blob, size_t 
     return universal_write_seal(o->universal, meta, e);
 }
 
+/* ---- GGUF: the source is a view that has the file's tensors ---- */
+
+static int open_gguf(struct output *o, const char *tmp, struct err *e)
+{
+    char *path = io_join(tmp, GGUF_FILE);
+    int rc = path ? gguf_write_open(&o->gguf, path, o->p->gguf, e)
+                  : err_set(e, ERR_MEMORY, "no memory for a path");
+    free(path);
+    return rc;
+}
+
+static int put_gguf(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n,
+                    struct err *e)
+{
+    (void)q;
+    return gguf_write_put(o->gguf, o->p->target[target].t.name, data, n, e);
+}
+
+static int seal_gguf(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta,
+                     struct err *e)
+{
+    struct gguf_write *w = o->gguf;
+    (void)tmp, (void)blob, (void)n, (void)meta;
+    o->gguf = NULL;
+    return gguf_write_seal(w, e);
+}
+
 /* ---- any ---- */
 
 static const struct sink sinks[] = {
@@ -247,6 +275,7 @@ static const struct sink sinks[] = {
     [TARGET_HF] = { 0, 0, open_hf, put_hf, NULL, NULL, seal_hf },
     [TARGET_DCP] = { 1, 0, open_dcp, put_dcp, close_dcp, NULL, seal_dcp },
     [TARGET_UNIVERSAL] = { 0, 0, open_universal, put_universal, NULL, NULL, seal_universal },
+    [TARGET_GGUF] = { 0, 0, open_gguf, put_gguf, NULL, NULL, seal_gguf },
 };
 
 int output_open(struct output *o, const struct plan *p, const struct dest *d, struct err *e)
@@ -268,6 +297,7 @@ void output_free(struct output *o)
     hf_write_abort(o->hf);
     dcp_write_free(o->dcp);
     universal_write_free(o->universal);
+    gguf_write_abort(o->gguf);
     free(o->shard);
     free(o->table);
     free(o->table_bytes);

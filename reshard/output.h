@@ -3,6 +3,7 @@
 #define SHARDLINE_RESHARD_OUTPUT_H
 
 #include "format/dcp_write.h"
+#include "format/gguf_write.h"
 #include "format/hf_write.h"
 #include "format/universal_write.h"
 #include "reshard/dest.h"
@@ -34,6 +35,7 @@ struct output {
     struct hf_write *hf;
     struct dcp_write *dcp;
     struct universal_write *universal;
+    struct gguf_write *gguf;
     struct ckpt_state state; /* of universal */
     struct ckpt_watch watch; /* arg NULL: the files stay on this machine */
 };

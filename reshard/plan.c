@@ -44,7 +44,7 @@ static int add_target(struct plan *p, int src, enum ckpt_role role, enum stored_
 static int pick_weight(struct plan *p, int i, int keep_state, struct err *e)
 {
     const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
-    enum target_dtype want = p->req->dtype;
+    enum target_dtype want = p->req->format == TARGET_GGUF ? TARGET_AS_IS : p->req->dtype;
     int master = keep_state ? ckpt_find(p->src, ROLE_MASTER, s->name) : -1, rc;
     if (want == TARGET_AS_IS || !is_float(s->dtype) || (p->quant.n && p->quant.weight_of[i] >= 0))
         return add_target(p, i, ROLE_WEIGHT, s->dtype, e);
@@ -247,6 +247,8 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
 {
     const char *text = p->config, *what = p->req->config_path ? p->req->config_path : "config.json";
     int rc = 0, n = 0;
+    if (p->req->format == TARGET_GGUF)
+        return 0; /* gguf_target_prepare() has compared them */
     if (p->req->cuts_path)
         return plan_cuts(p, NULL, log, e);
     if (!text)

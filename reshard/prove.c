@@ -7,8 +7,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/io.h"
 #include "base/pool.h"
 #include "reshard/dest.h"
+#include "reshard/gguf/gguf_prepare.h"
 
 #define CHUNK ((int64_t)4 << 20)
 
@@ -127,12 +129,23 @@ static int compare_state(const struct plan *p, const struct ckpt *c, struct err 
                    (long long)have->step, (long long)want->step);
 }
 
+/* A GGUF file with its own names and blocks: the digests are of what was computed for it. */
+static int open_gguf(struct ckpt **c, const char *tmp, struct err *e)
+{
+    char *path = io_join(tmp, GGUF_FILE);
+    int rc = path ? gguf_open_stored(c, path, e) : err_set(e, ERR_MEMORY, "no memory for a path");
+    free(path);
+    return rc;
+}
+
 /* At a URL the files that publish it are not there yet. */
 static int open_again(struct ckpt **c, const struct plan *p, const struct dest *d, struct ckpt_digest **have,
                       struct err *e)
 {
     struct ckpt_open_opts how = { .unpublished = d->tmp, .stop = p->req->stop };
-    int rc = d->upload ? ckpt_open(c, p->req->dst, &how, e) : ckpt_open(c, d->tmp, NULL, e);
+    int rc = p->req->format == TARGET_GGUF ? open_gguf(c, d->tmp, e)
+             : d->upload                   ? ckpt_open(c, p->req->dst, &how, e)
+                                           : ckpt_open(c, d->tmp, NULL, e);
     if (rc < 0)
         return rc;
     *have = calloc((size_t)ckpt_n_tensors(*c) + 1, sizeof **have);

@@ -14,7 +14,7 @@
 #include "reshard/procs.h"
 
 /* as --format lists them */
-enum target_format { TARGET_NATIVE, TARGET_HF, TARGET_DCP, TARGET_UNIVERSAL, TARGET_MEGATRON };
+enum target_format { TARGET_NATIVE, TARGET_HF, TARGET_DCP, TARGET_UNIVERSAL, TARGET_MEGATRON, TARGET_GGUF };
 enum target_dtype { TARGET_AS_IS, TARGET_F32, TARGET_BF16 };
 
 /* All pointers are borrowed. */
@@ -30,6 +30,7 @@ struct request {
     const char *cuts_path;             /* a cut table (cuts.h) for SRC's tensors; or NULL */
     int64_t shard_bytes;               /* Hugging Face: most data in one file */
     int fuse_experts;                  /* Hugging Face: a layer's experts as two tensors */
+    const char *gguf_type;             /* GGUF: of matrices ("q8_0"); NULL: as they are */
     const volatile sig_atomic_t *stop; /* set by a signal; or NULL */
     struct trace *trace;               /* of every thread, tensor by tensor; or NULL */
     const struct procs *procs;         /* the processes that share the work; NULL: this one alone */
@@ -70,8 +71,9 @@ struct plan {
     int carries_quant;       /* they are not understood, and no tensor is cut */
     int has_cuts;            /* a cut table says it */
     struct cut_model cut;
-    char *cuts;   /* its text, for the target; NULL: none, the tensors are cut by element only */
-    char *config; /* text for the target, or NULL */
+    char *cuts;               /* its text, for the target; NULL: none, the tensors are cut by element only */
+    char *config;             /* text for the target, or NULL */
+    struct gguf_target *gguf; /* of a GGUF target, which src is a view for (gguf_prepare.h); borrowed */
     int grain;
     int n, n_ranks;
     struct target *target; /* [n], sorted by role and name */

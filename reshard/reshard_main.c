@@ -14,11 +14,12 @@
 #include "format/fetch.h"
 #include "store/sidecar.h"
 #include "reshard/dest.h"
+#include "reshard/gguf/gguf_prepare.h"
 #include "reshard/report.h"
 
 struct options {
     int64_t tp, pp, dp, ep, zero, threads, ranks, shard_size;
-    int format, dtype, experts, weights_only, device;
+    int format, dtype, experts, quantize, weights_only, device;
     const char *config, *cuts, *compress, *trace;
     int json, tensors, quick, stats, print_cuts;
     char **argv;
@@ -29,7 +30,9 @@ struct options {
 
 enum { DEVICE_CPU, DEVICE_CUDA };
 enum { EXPERTS_EACH, EXPERTS_FUSED };
-static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
+static const char quantize_names[] = "none|q8_0|q4_0|q4_k|q5_k|q6_k|mxfp4";
+static const char *const quantize_types[] = { NULL, "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "mxfp4" };
+static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|gguf";
 
 /* clang-format off */
 #define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }
@@ -53,9 +56,11 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
     GROUP("Contents of the target"), \
     { OPT_CHOICE, "format",       AT(format),       "native", formats, \
       "hf: weights only; dcp: cut by the layout as FSDP2 does; hf and deepspeed-universal hold whole " \
-      "tensors", 0, 0, 0 }, \
+      "tensors; gguf: one file for llama.cpp, weights only, DST.gguf or DST/model.gguf", 0, 0, 0 }, \
     { OPT_CHOICE, "dtype",        AT(dtype),        "keep",   "keep|fp32|bf16", \
       "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 }, \
+    { OPT_CHOICE, "quantize",     AT(quantize),     "none",   quantize_names, \
+      "gguf: blocks for matrices, with llama.cpp's bits", 0, 0, 0 }, \
     { OPT_SWITCH, "weights-only", AT(weights_only), "0",      NULL, "leave optimizer state out", 0, 0, 0 }, \
     { OPT_TEXT,   "config",       AT(config),       NULL,     "FILE", \
       "config.json to use instead of SRC's", 0, 0, 0 }, \
@@ -171,8 +176,14 @@ static int parse_compress(const char *text, struct request *r, struct err *e)
                    text);
 }
 
-static int holds_whole(enum target_format f) { return f == TARGET_HF || f == TARGET_UNIVERSAL; }
-static const char *format_name(enum target_format f) { return f == TARGET_HF ? "hf" : "deepspeed-universal"; }
+static int holds_whole(enum target_format f)
+{
+    return f == TARGET_HF || f == TARGET_UNIVERSAL || f == TARGET_GGUF;
+}
+static const char *format_name(enum target_format f)
+{
+    return f == TARGET_HF ? "hf" : f == TARGET_GGUF ? "gguf" : "deepspeed-universal";
+}
 
 static int make_request(struct request *r, const struct options *o, const char *src, const char *dst,
                         struct err *e)
@@ -182,12 +193,14 @@ static int make_request(struct request *r, const struct options *o, const char *
                            .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, (int)o->ep, (int)o->zero },
                            .format = (enum target_format)o->format,
                            .dtype = (enum target_dtype)o->dtype,
-                           .weights_only = o->weights_only || o->format == TARGET_HF,
+                           .weights_only = o->weights_only || o->format == TARGET_HF ||
+                                           o->format == TARGET_GGUF,
                            .n_threads = threads_of(o, 1),
                            .config_path = o->config,
                            .cuts_path = o->cuts,
                            .shard_bytes = o->shard_size ? o->shard_size : 5000000000,
                            .fuse_experts = o->experts == EXPERTS_FUSED,
+                           .gguf_type = o->quantize ? quantize_types[o->quantize] : NULL,
                            .stop = &stop };
 
     int rc = parse_compress(o->compress, r, e);
@@ -201,6 +214,8 @@ static int make_request(struct request *r, const struct options *o, const char *
     if (r->fuse_experts && o->format != TARGET_HF)
         return err_set(e, ERR_USAGE,
                        "--experts fused is for --format hf: other formats have a tensor an expert");
+    if (r->gguf_type && o->format != TARGET_GGUF)
+        return err_set(e, ERR_USAGE, "--quantize %s is for --format gguf", r->gguf_type);
     if (o->format == TARGET_MEGATRON)
         return err_set(e, ERR_USAGE,
                        "--format megatron-dist: writing it is not built yet: use native, hf, dcp or "
@@ -290,12 +305,14 @@ static int run_plan(const struct options *o, char **arg, struct err *e)
     struct request r;
     struct ckpt *c = NULL;
     struct plan p;
+    struct gguf_target *gguf;
     struct report_options v = { .json = o->json };
     int rc = make_request(&r, o, arg[0], "", e);
     if (rc < 0 || (rc = ckpt_open(&c, arg[0], &(struct ckpt_open_opts){ .config_path = o->config }, e)) < 0)
         return rc;
-    rc = plan_make(&p, c, &r, NULL, e);
-    if (rc >= 0) {
+    if (r.format == TARGET_GGUF)
+        rc = gguf_target_prepare(&c, &gguf, &r, NULL, e);
+    if (rc >= 0 && (rc = plan_make(&p, c, &r, NULL, e)) >= 0) {
         rc = report_plan(&p, &v, stdout, e);
         plan_free(&p);
     }

@@ -71,13 +71,21 @@ int ckpt_place_of(const char *path, char dst[4096])
 
 /* Entries that a writer of any format makes, besides the small files. */
 static const char *const written[] = {
-    TMP_MARKER,          FMT_MANIFEST,
-    FMT_CONFIG,          "*.safetensors",
-    "*.safetensors.zst", "*.safetensors.planes.zst",
-    "*.index.json",      "__*.distcp",
-    ".metadata",         "*.pt",
-    "latest*",           "zero",
-    "global_step*",      "zero_*",
+    TMP_MARKER,
+    FMT_MANIFEST,
+    FMT_CONFIG,
+    "*.safetensors",
+    "*.safetensors.zst",
+    "*.safetensors.planes.zst",
+    "*.index.json",
+    "__*.distcp",
+    ".metadata",
+    "*.pt",
+    "latest*",
+    "zero",
+    "global_step*",
+    "zero_*",
+    "*.gguf",
 };
 
 int ckpt_is_written(const char *name)
@@ -279,6 +287,22 @@ int ckpt_reveal(const char *tmp, const char *dst, struct err *e)
     /* not before the name is on the disk: an unmarked temporary folder belongs to the user. What a crash
      * leaves of the marker in a published folder does no harm. */
     tmp_folder_finish(dst, &ignored);
+    drop_outdated(dst);
+    return 0;
+}
+
+int ckpt_reveal_file(const char *tmp, const char *name, const char *dst, struct err *e)
+{
+    struct err ignored;
+    char *file = io_join(tmp, name);
+    int rc = file ? io_rename(file, dst, e) : err_set(e, ERR_MEMORY, "no memory for a path"), back = 0;
+    if (rc >= 0 && (rc = sync_parent(dst, e)) < 0)
+        back = io_rename(dst, file, &ignored);
+    free(file);
+    if (back >= 0)
+        ckpt_abandon(tmp, -1);
+    if (rc < 0)
+        return err_add(e, "publishing %s", dst);
     drop_outdated(dst);
     return 0;
 }

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# quick
+# reshard_gguf.sh - `--format gguf`: the tensors of every family are, byte for byte, those of a file that
+# another program made of the same numbers; where DST is, what is logged, what is refused.
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/../lib/lib.bash"
+command -v python3 >/dev/null || { skip "no python3 here"; finish; }
+cd "$TMP" || exit 1
+
+cat >same.py <<'PY'
+"""Arguments: two GGUF files. They have the same tensors, byte for byte."""
+import struct, sys
+def read(path):
+    b, at = open(path, "rb").read(), 24
+    def number(form):
+        nonlocal at
+        at += struct.calcsize(form)
+        return struct.unpack_from("<" + form, b, at - struct.calcsize(form))[0]
+    def text():
+        nonlocal at
+        n = number("Q")
+        at += n
+        return b[at - n : at]
+    def skip(kind):
+        nonlocal at
+        if kind == 8:
+            text()
+        elif kind == 9:
+            of, n = number("I"), number("Q")
+            for _ in range(n):
+                skip(of)
+        else:
+            at += [1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8][kind]
+    assert b[:8] == b"GGUF\3\0\0\0"
+    n_tensors, n_keys = struct.unpack_from("<QQ", b, 8)
+    for _ in range(n_keys):
+        text()
+        skip(number("I"))
+    rows = []
+    for _ in range(n_tensors):
+        name = text()
+        dims = [number("Q") for _ in range(number("I"))]
+        rows.append((name, dims, number("I"), number("Q")))
+    data = -(-at // 32) * 32
+    tensors = {}
+    for name, dims, kind, off in rows:
+        size = {0: 4, 1: 2, 30: 2}[kind]
+        for d in dims:
+            size *= d
+        assert off % 32 == 0 and data + off + size <= len(b)
+        tensors[name] = (dims, kind, b[data + off : data + off + size])
+    return tensors
+a, b = read(sys.argv[1]), read(sys.argv[2])
+differ = [n for n in sorted(set(a) | set(b)) if a.get(n) != b.get(n)]
+sys.exit("tensors differ: %s" % differ[:4] if differ else 0)
+PY
+
+python3 -B "$lib_dir/gguf_make.py" made || claim "models are made" false
+for dir in made/*/; do
+    family=$(basename "$dir")
+    run reshard --format gguf "made/$family/model.gguf" "$family.gguf"
+    claim "$family is written" [ $rc = 0 ]
+    claim "$family: the bytes of another program" python3 same.py "$family.gguf" "made/$family/model.gguf"
+    run reshard diff "made/$family/hf" "$family.gguf"
+    claim "$family: read again it is the Hugging Face folder" [ $rc = 0 ]
+done
+
+# ---- DST ----
+run reshard --format gguf made/llama/model.gguf folder
+claim "a DST without .gguf is a folder" [ "$(ls folder)" = model.gguf ]
+claim "with the same file" cmp -s folder/model.gguf llama.gguf
+claim "nothing is left beside them" [ -z "$(ls -d ./*.tmp-save* 2>/dev/null)" ]
+run reshard --format gguf made/llama/model.gguf llama.gguf
+claim "an existing file stays" [ $rc = 1 ]
+claim "and is named" has "$err" "llama.gguf exists"
+run reshard --threads 3 --format gguf made/qwen3moe/model.gguf again.gguf
+claim "threads do not change a byte" cmp -s again.gguf qwen3moe.gguf
+run reshard plan --format gguf made/qwen3moe/model.gguf
+claim "the plan counts its bytes" [ $rc = 0 ]
+
+# ---- dtypes and blocks ----
+run reshard --format gguf --dtype bf16 made/llama-f32/model.gguf bf16.gguf
+claim "--dtype bf16" [ $rc = 0 ]
+run reshard inspect --json bf16.gguf
+claim "its matrices are bf16" has "$out" "BF16"
+for kind in q8_0 q4_k; do
+    run reshard --format gguf --quantize $kind made/llama/model.gguf $kind.gguf
+    claim "--quantize $kind" [ $rc = 0 ]
+    claim "matrices of other widths are named" has "$err" "matrices are not $kind: their rows are no whole number"
+done
+
+# ---- a byte model, and a model's optimizer state ----
+for i in {1..40}; do echo "line $i"; done >text
+run ptrain --data text --model tiny --steps 1 --seq-len 16 --global-batch 1 --threads 1 --out run
+run reshard --format gguf run/step-1 tiny.gguf
+claim "a run's checkpoint" [ $rc = 0 ]
+claim "optimizer state is left out, and that is said" has "$err" "optimizer state is left out"
+run grep -c 'tokenizer.ggml.merges' tiny.gguf
+claim "a byte model has a tokenizer" [ $rc = 0 ]
+run reshard --format gguf --quantize q8_0 run/step-1 tiny8.gguf
+claim "in blocks" [ $rc = 0 ]
+claim "it is smaller than half" [ $(($(stat -c %s tiny8.gguf) * 2)) -lt "$(stat -c %s tiny.gguf)" ]
+
+# ---- what is refused: one line each ----
+refuse() { # WHAT WORDS OPTIONS…
+    run reshard "${@:3}"
+    claim "$1" [ $rc != 0 ]
+    claim "$1: in one line that says why" has "$err" "$2"
+    claim "$1: one line" [ "$(grep -c . <<<"$err")" = 1 ]
+}
+cp -r made/llama/hf bare && rm bare/config.json
+refuse "no config" "needs a config.json" --format gguf bare a.gguf
+mkdir unknown && cp made/llama/hf/model.safetensors unknown && echo '{"model_type":"mamba"}' >unknown/config.json
+refuse "a family that nothing knows" mamba --format gguf unknown a.gguf
+refuse "ranks" "holds whole tensors" --format gguf --tp 2 run/step-1 a.gguf
+refuse "blocks elsewhere" "is for --format gguf" --quantize q4_k --format hf run/step-1 a
+claim "nothing was written" [ ! -e a.gguf ]
+finish
