@@ -188,8 +188,12 @@ const char *ckpt_note(const struct ckpt *c) { return fmt_bottom(c)->note; }
 const char *ckpt_writer(const struct ckpt *c) { return fmt_bottom(c)->writer; }
 int ckpt_writer_ranks(const struct ckpt *c) { return fmt_bottom(c)->n_ranks; }
 int ckpt_is_read_once(const struct ckpt *c) { return fmt_bottom(c)->read_once; }
-int ckpt_n_extra(const struct ckpt *c) { return fmt_bottom(c)->n_extra; }
-const char *ckpt_extra_name(const struct ckpt *c, int i) { return fmt_bottom(c)->extra[i].name; }
+int ckpt_n_extra(const struct ckpt *c) { return c->view ? fmt_view_n_extra(c->view) : c->n_extra; }
+
+const char *ckpt_extra_name(const struct ckpt *c, int i)
+{
+    return c->view ? fmt_view_extra_name(c->view, i) : c->extra[i].name;
+}
 
 const char *ckpt_config_json(const struct ckpt *c)
 {
@@ -211,7 +215,8 @@ int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name)
 
 int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, struct err *e)
 {
-    c = fmt_bottom(c);
+    if (c->view)
+        return fmt_view_extra_read(c->view, i, data, bytes, e);
     const struct fmt_extra *x = &c->extra[i];
     char *path = io_join(c->dir, x->name);
     int rc = path ? io_read_file(path, FMT_EXTRA_MAX, data, bytes, e)

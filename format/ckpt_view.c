@@ -5,10 +5,18 @@
 #include <string.h>
 #include "format/fmt.h"
 
+/* A small file of a view: `text`, or number `below` of the checkpoint below. */
+struct small_file {
+    char *name, *text;
+    int below;
+};
+
 struct fmt_view {
     struct ckpt *below;
     struct ckpt_view_tensor *tensor; /* [c->n_tensors]; their names are those of c->tensor */
     char *once;                      /* [c->n_tensors] 1: no other tensor of the view is the same one below */
+    int n_files;
+    struct small_file *file;
     void *owned;
     void (*free_owned)(void *owned);
 };
@@ -37,6 +45,19 @@ int fmt_view_read(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_
     return rc < 0 ? err_add(e, "computing %s%s", ckpt_role_prefix[t->t.role], t->t.name) : 0;
 }
 
+int fmt_view_n_extra(const struct fmt_view *v) { return v->n_files; }
+const char *fmt_view_extra_name(const struct fmt_view *v, int i) { return v->file[i].name; }
+
+int fmt_view_extra_read(const struct fmt_view *v, int i, void **data, size_t *bytes, struct err *e)
+{
+    const struct small_file *f = &v->file[i];
+    if (!f->text)
+        return ckpt_extra_read(v->below, f->below, data, bytes, e);
+    *data = strdup(f->text);
+    *bytes = strlen(f->text);
+    return *data ? 0 : err_set(e, ERR_MEMORY, "no memory for %s", f->name);
+}
+
 void fmt_view_free(struct fmt_view *v)
 {
     if (!v)
@@ -44,6 +65,11 @@ void fmt_view_free(struct fmt_view *v)
     if (v->free_owned)
         v->free_owned(v->owned);
     ckpt_close(v->below);
+    for (int i = 0; i < v->n_files; i++) {
+        free(v->file[i].name);
+        free(v->file[i].text);
+    }
+    free(v->file);
     free(v->tensor);
     free(v->once);
     free(v);
@@ -106,10 +132,40 @@ static int mark_once(struct ckpt *c, struct err *e)
     return 0;
 }
 
-static int fill(struct ckpt *c, int n, const struct ckpt_view_tensor *t, const char *config, struct err *e)
+static int add_file(struct fmt_view *v, const char *name, const char *text, int below, struct err *e)
+{
+    struct small_file *f = &v->file[v->n_files++];
+    *f = (struct small_file){ strdup(name), text ? strdup(text) : NULL, below };
+    return f->name && (f->text || !text) ? 0 : err_set(e, ERR_MEMORY, "no memory for %s", name);
+}
+
+static int list_files(struct fmt_view *v, int n, const struct ckpt_view_file *file, struct err *e)
+{
+    int n_below = ckpt_n_extra(v->below), rc = 0;
+    v->file = calloc((size_t)(n_below + n) + 1, sizeof *v->file);
+    if (!v->file)
+        return err_set(e, ERR_MEMORY, "no memory for %d small files", n_below + n);
+    for (int i = 0; i < n_below && rc >= 0; i++) {
+        int replaced = 0;
+        for (int k = 0; k < n; k++)
+            replaced |= !strcmp(file[k].name, ckpt_extra_name(v->below, i));
+        if (!replaced)
+            rc = add_file(v, ckpt_extra_name(v->below, i), NULL, i, e);
+    }
+    for (int k = 0; k < n && rc >= 0; k++)
+        if (file[k].text)
+            rc = add_file(v, file[k].name, file[k].text, -1, e);
+    return rc;
+}
+
+static int fill(struct ckpt *c, int n, const struct ckpt_view_tensor *t, const struct ckpt_view_opts *how,
+                struct err *e)
 {
     struct fmt_view *v = c->view;
-    int rc = 0;
+    const char *config = how->config;
+    int rc = list_files(v, how->n_files, how->file, e);
+    if (rc < 0)
+        return rc;
     c->tensor = calloc((size_t)n + 1, sizeof *c->tensor);
     v->tensor = calloc((size_t)n + 1, sizeof *v->tensor);
     v->once = calloc((size_t)n + 1, 1);
@@ -147,7 +203,7 @@ int ckpt_view_open(struct ckpt **out, struct ckpt *below, int n, const struct ck
     c->hold = -1;
     c->view = v;
     *v = (struct fmt_view){ .below = below, .owned = how->owned, .free_owned = how->free_owned };
-    if ((rc = fill(c, n, t, how->config, e)) < 0) {
+    if ((rc = fill(c, n, t, how, e)) < 0) {
         ckpt_close(c);
         return rc;
     }

@@ -4,8 +4,8 @@
  *     source -> dequantised -> adapter merged -> quantised     each arrow is a view
  *
  * A view is an ordinary struct ckpt: all functions of ckpt.h and ckpt_proof.h take one. A tensor that is
- * passed on keeps the digest that the source claims, a computed one has none. State, layout, small files,
- * remarks, checksums and what was proven are those of the checkpoint at the bottom. */
+ * passed on keeps the digest that the source claims, a computed one has none. State, layout, remarks,
+ * checksums and what was proven are those of the checkpoint at the bottom. */
 #ifndef SHARDLINE_FORMAT_CKPT_VIEW_H
 #define SHARDLINE_FORMAT_CKPT_VIEW_H
 
@@ -27,11 +27,19 @@ struct ckpt_view_tensor {
     void *arg; /* borrowed until ckpt_close */
 };
 
+/* A small file that the view has in place of the one below, or besides those. text NULL: the view has none of
+ * that name. */
+struct ckpt_view_file {
+    const char *name, *text;
+};
+
 struct ckpt_view_opts {
     const char *config; /* the text of config.json (copied); NULL: that of the checkpoint below */
     /* Called by ckpt_close with `owned`, and by ckpt_view_open when it fails; NULL: nothing to free. */
     void *owned;
     void (*free_owned)(void *owned);
+    int n_files;
+    const struct ckpt_view_file *file; /* copied */
 };
 
 /* Makes a view of n tensors, in any order. It owns `below` from now on, also after an error. how NULL: no

@@ -148,6 +148,10 @@ struct ckpt *fmt_bottom(const struct ckpt *c);
 /* ckpt_read_range of a view; trusted: ckpt_read_unproven. The box and the range lie in the tensor. */
 int fmt_view_read(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, int trusted, void *dst,
                   struct err *e);
+/* Its small files: as ckpt_n_extra, ckpt_extra_name and ckpt_extra_read. */
+int fmt_view_n_extra(const struct fmt_view *v);
+const char *fmt_view_extra_name(const struct fmt_view *v, int i);
+int fmt_view_extra_read(const struct fmt_view *v, int i, void **data, size_t *bytes, struct err *e);
 /* Closes the checkpoint below too. NULL is allowed. */
 void fmt_view_free(struct fmt_view *v);
 

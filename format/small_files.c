@@ -6,8 +6,10 @@
 #include "base/io.h"
 #include "format/fmt.h"
 #include "format/quant.h"
+#include "format/quant_view.h"
 
-const char *const small_file_names[SMALL_FILES] = { FMT_CUTS, QUANT_GPTQ_FILE, QUANT_MODELOPT_FILE };
+const char *const small_file_names[SMALL_FILES] = { FMT_CUTS, QUANT_GPTQ_FILE, QUANT_MODELOPT_FILE,
+                                                    QUANT_KEPT_FILE };
 
 static int write_one(const char *dir, const char *name, const void *data, size_t n, struct err *e)
 {

@@ -54,6 +54,7 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
                     ckpt_open(&src, req->src, &(struct ckpt_open_opts){ .config_path = req->config_path }, e),
                     e));
     log_remarks(src, req, log);
+    TRY(procs_agree(req->procs, quant_views(&src, &req->quant, e), e));
     if (req->format == TARGET_GGUF)
         TRY(gguf_target_prepare(&src, &gguf, req, log, e));
     TRY(procs_agree(req->procs, plan_make(&p, src, req, log, e), e));

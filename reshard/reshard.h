@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include "base/log.h"
 #include "format/ckpt_write.h"
+#include "format/quant_view.h"
 #include "model/params.h"
 #include "reshard/cuts.h"
 #include "reshard/procs.h"
@@ -24,6 +25,7 @@ struct request {
     enum target_format format;
     enum target_dtype dtype;
     int weights_only, n_threads;
+    struct quant_wish quant;
     enum ckpt_codec codec;             /* native */
     int level;                         /* of the codec */
     const char *config_path;           /* instead of SRC's config.json; or NULL */

@@ -19,7 +19,7 @@
 
 struct options {
     int64_t tp, pp, dp, ep, zero, threads, ranks, shard_size;
-    int format, dtype, experts, quantize, weights_only, device;
+    int format, dtype, experts, quantize, weights_only, device, dequantize, requantize;
     const char *config, *cuts, *compress, *trace;
     int json, tensors, quick, stats, print_cuts;
     char **argv;
@@ -29,6 +29,7 @@ struct options {
 #define AT(member) offsetof(struct options, member)
 
 enum { DEVICE_CPU, DEVICE_CUDA };
+enum { DEQUANTIZE_NO, DEQUANTIZE_F32, DEQUANTIZE_BF16 };
 enum { EXPERTS_EACH, EXPERTS_FUSED };
 static const char quantize_names[] = "none|q8_0|q4_0|q4_k|q5_k|q6_k|mxfp4";
 static const char *const quantize_types[] = { NULL, "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "mxfp4" };
@@ -59,6 +60,10 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|g
       "tensors; gguf: one file for llama.cpp, weights only, DST.gguf or DST/model.gguf", 0, 0, 0 }, \
     { OPT_CHOICE, "dtype",        AT(dtype),        "keep",   "keep|fp32|bf16", \
       "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 }, \
+    { OPT_CHOICE, "dequantize",   AT(dequantize),   "no",     "no|fp32|bf16", \
+      "quantised weights as their values; what --requantize needs is kept beside them", 0, 0, 0 }, \
+    { OPT_SWITCH, "requantize",   AT(requantize),   "0",      NULL, \
+      "what --dequantize made as the codes it was made from, byte for byte", 0, 0, 0 }, \
     { OPT_CHOICE, "quantize",     AT(quantize),     "none",   quantize_names, \
       "gguf: blocks for matrices, with llama.cpp's bits", 0, 0, 0 }, \
     { OPT_SWITCH, "weights-only", AT(weights_only), "0",      NULL, "leave optimizer state out", 0, 0, 0 }, \
@@ -185,6 +190,21 @@ static const char *format_name(enum target_format f)
     return f == TARGET_HF ? "hf" : f == TARGET_GGUF ? "gguf" : "deepspeed-universal";
 }
 
+/* Options about quantised weights that do not go together. */
+static int check_quant(const struct options *o, struct err *e)
+{
+    if (o->dequantize && o->requantize)
+        return err_set(e, ERR_USAGE, "--dequantize and --requantize: one undoes the other: give one of them");
+    if ((o->dequantize || o->requantize) && o->config)
+        return err_set(e, ERR_USAGE,
+                       "--config with --dequantize or --requantize: config.json describes the codes: put the "
+                       "file into SRC");
+    if (o->requantize && o->dtype != TARGET_AS_IS)
+        return err_set(e, ERR_USAGE,
+                       "--dtype with --requantize: codes have dtypes of their own: leave --dtype out");
+    return 0;
+}
+
 static int make_request(struct request *r, const struct options *o, const char *src, const char *dst,
                         struct err *e)
 {
@@ -195,6 +215,9 @@ static int make_request(struct request *r, const struct options *o, const char *
                            .dtype = (enum target_dtype)o->dtype,
                            .weights_only = o->weights_only || o->format == TARGET_HF ||
                                            o->format == TARGET_GGUF,
+                           .quant = { .dequantize = o->dequantize != DEQUANTIZE_NO,
+                                      .to = o->dequantize == DEQUANTIZE_F32 ? STORED_F32 : STORED_BF16,
+                                      .requantize = o->requantize },
                            .n_threads = threads_of(o, 1),
                            .config_path = o->config,
                            .cuts_path = o->cuts,
@@ -204,7 +227,7 @@ static int make_request(struct request *r, const struct options *o, const char *
                            .stop = &stop };
 
     int rc = parse_compress(o->compress, r, e);
-    if (rc < 0)
+    if (rc < 0 || (rc = check_quant(o, e)) < 0)
         return rc;
     if (r->codec && o->format != TARGET_NATIVE)
         return err_set(e, ERR_USAGE, "--compress is for --format native: others could not read the files");
@@ -310,7 +333,8 @@ static int run_plan(const struct options *o, char **arg, struct err *e)
     int rc = make_request(&r, o, arg[0], "", e);
     if (rc < 0 || (rc = ckpt_open(&c, arg[0], &(struct ckpt_open_opts){ .config_path = o->config }, e)) < 0)
         return rc;
-    if (r.format == TARGET_GGUF)
+    rc = quant_views(&c, &r.quant, e);
+    if (rc >= 0 && r.format == TARGET_GGUF)
         rc = gguf_target_prepare(&c, &gguf, &r, NULL, e);
     if (rc >= 0 && (rc = plan_make(&p, c, &r, NULL, e)) >= 0) {
         rc = report_plan(&p, &v, stdout, e);

@@ -8,6 +8,7 @@
 #include "base/io.h"
 #include "base/jx.h"
 #include "format/fmt.h"
+#include "format/quant_view.h"
 #include "format/hf/safetensors.h"
 #include "format/small_files.h"
 #include "store/sidecar.h"
@@ -242,6 +243,12 @@ static int nothing_here(const struct ckpt *c, struct err *e)
                    INDEX);
 }
 
+/* What --dequantize keeps beside the weights. Other programs do not look for this file. */
+static int add_kept(struct ckpt *c, struct list *l, struct err *e)
+{
+    return exists_in(c, QUANT_KEPT_TENSORS) ? add_shard(c, l, QUANT_KEPT_TENSORS, e) : 0;
+}
+
 static int open_index(struct ckpt *c, struct list *l, struct err *e)
 {
     char *path = io_join(c->dir, INDEX);
@@ -256,6 +263,7 @@ static int open_index(struct ckpt *c, struct list *l, struct err *e)
     if (rc < 0)
         goto out;
     TRY(add_indexed(c, l, map, path, e));
+    TRY(add_kept(c, l, e));
     TRY(fill(c, l, e));
     TRY(check_indexed(c, map, path, e));
 out:
@@ -281,6 +289,7 @@ int hf_open(struct ckpt *c, int is_folder, struct err *e)
         TRY(fill(c, &l, e));
     } else if (exists_in(c, ONE_FILE)) {
         TRY(add_shard(c, &l, ONE_FILE, e));
+        TRY(add_kept(c, &l, e));
         TRY(fill(c, &l, e));
     } else if (exists_in(c, INDEX)) {
         TRY(open_index(c, &l, e));

@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/fmt.h"
+#include "format/quant_view.h"
 #include "format/small_files.h"
 #include "format/hf/fused_experts.h"
 #include "format/hf/safetensors.h"
@@ -31,6 +32,7 @@ struct place {
 struct hf_write {
     char *dir;
     int n, n_stored, n_shards;
+    int has_kept; /* the last shard holds what --dequantize keeps (quant_view.h), and no index names it */
     const struct ckpt_tensor *t;
     struct place *place;
     struct stored *stored;
@@ -136,11 +138,17 @@ static int check_fused(const struct stored *s, int64_t n_parts, struct err *e)
                          s->n_parts, (long long)n_parts);
 }
 
-static int list_stored(struct hf_write *w, const struct expert_form *form, int64_t block, struct err *e)
+static int is_kept(const char *name) { return !strncmp(name, QUANT_KEPT_PREFIX, strlen(QUANT_KEPT_PREFIX)); }
+
+/* Lists the tensors that are kept, or all others. */
+static int list_some(struct hf_write *w, const struct expert_form *form, int64_t block, int kept,
+                     struct err *e)
 {
     int rc = 0;
     for (int i = 0; i < w->n && rc >= 0; i++) {
         struct fused_place at = { .expert = -1 };
+        if (is_kept(w->t[i].name) != kept)
+            continue;
         w->place[i].bytes = tensor_bytes(&w->t[i]);
         if (form && (rc = fused_experts_place(form, w->t[i].name, &at, e)) < 0)
             return rc;
@@ -148,6 +156,14 @@ static int list_stored(struct hf_write *w, const struct expert_form *form, int64
             return rc;
         rc = at.expert >= 0 ? fuse(w, i, &at, e) : add_whole(w, i, form ? at.name : w->t[i].name, e);
     }
+    return rc;
+}
+
+static int list_stored(struct hf_write *w, const struct expert_form *form, int64_t block, struct err *e)
+{
+    int rc = list_some(w, form, block, 0, e);
+    if (rc >= 0)
+        rc = list_some(w, form, block, 1, e);
     for (int i = 0; i < w->n && rc >= 0; i++) {
         struct stored *s = &w->stored[w->place[i].stored];
         s->bytes = tensor_bytes(&s->t);
@@ -163,9 +179,11 @@ static void cut(struct hf_write *w, int64_t shard_bytes)
     int64_t at = 0;
     for (int i = 0; i < w->n_stored; i++) {
         struct stored *s = &w->stored[i];
-        if (i == 0 || at + s->bytes > shard_bytes) {
+        int first_kept = is_kept(s->name) && !w->has_kept;
+        if (i == 0 || first_kept || (at + s->bytes > shard_bytes && !w->has_kept)) {
             w->shard[w->n_shards] = (struct shard){ .fd = -1, .first = i };
             w->n_shards++;
+            w->has_kept |= first_kept;
             at = 0;
         }
         s->shard = w->n_shards - 1;
@@ -173,12 +191,15 @@ static void cut(struct hf_write *w, int64_t shard_bytes)
         at += s->bytes;
         w->shard[s->shard].n++;
     }
+    int n_named = w->n_shards - w->has_kept;
     for (int s = 0; s < w->n_shards; s++) {
-        if (w->n_shards == 1)
+        if (s == n_named)
+            snprintf(w->shard[s].name, sizeof w->shard[s].name, QUANT_KEPT_TENSORS);
+        else if (n_named == 1)
             snprintf(w->shard[s].name, sizeof w->shard[s].name, "model.safetensors");
         else
             snprintf(w->shard[s].name, sizeof w->shard[s].name, "model-%05d-of-%05d.safetensors", s + 1,
-                     w->n_shards);
+                     n_named);
     }
 }
 
@@ -277,6 +298,8 @@ static int write_index(const struct hf_write *w, struct err *e)
     json_t *map = json_object();
     int64_t total = 0;
     for (int i = 0; i < w->n_stored; i++) {
+        if (w->has_kept && w->stored[i].shard == w->n_shards - 1)
+            continue;
         json_object_set_new(map, w->stored[i].name, json_string(w->shard[w->stored[i].shard].name));
         total += w->stored[i].bytes;
     }
@@ -306,7 +329,7 @@ int hf_write_seal(struct hf_write *w, const struct ckpt_meta *meta, struct err *
         w->shard[s].fd = -1;
         TRY(io_sync_close(fd, w->shard[s].path, e));
     }
-    if (w->n_shards > 1)
+    if (w->n_shards - w->has_kept > 1)
         TRY(write_index(w, e));
     TRY(small_files_write(w->dir, meta, e));
     TRY(io_sync_dir(w->dir, e));

@@ -17,6 +17,7 @@
 #include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
+#include "format/quant_view.h"
 #include "format/small_files.h"
 #include "store/sidecar.h"
 
@@ -86,6 +87,7 @@ static const char *const written[] = {
     "global_step*",
     "zero_*",
     "*.gguf",
+    QUANT_KEPT_TENSORS,
 };
 
 int ckpt_is_written(const char *name)

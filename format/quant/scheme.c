@@ -142,6 +142,8 @@ static const struct codes_name *codes_name_of(const struct ckpt_tensor *t)
 
 /* ---- one weight ---- */
 
+#define UNSCALED (-2) /* in weight_of until the list is finished: codes without scales */
+
 struct maker {
     struct quant_list *q;
     struct quant_says says;
@@ -231,7 +233,7 @@ static int make_weight(struct maker *m, int i, struct quant_weight *w)
         return 0;
     if ((c->suffix == codes_names[3].suffix || !*c->suffix) && !scale_of(m, w)) {
         /* codes without a name of their own: an F8 tensor can be just that */
-        m->q->unscaled = m->q->unscaled < 0 ? i : m->q->unscaled;
+        m->q->weight_of[i] = UNSCALED;
         return 0;
     }
 
@@ -284,10 +286,17 @@ static int finish(struct quant_list *q, const struct ckpt_tensor *const *t, stru
                            t[q->weight[i - 1].stored[0].tensor]->name,
                            t[q->weight[i].stored[0].tensor]->name);
     for (int i = 0; i < q->n_tensors; i++)
-        q->weight_of[i] = -1;
+        q->weight_of[i] = q->weight_of[i] == UNSCALED ? UNSCALED : -1;
     for (int i = 0; i < q->n; i++)
         for (int k = 0; k < q->weight[i].n_stored; k++)
             q->weight_of[q->weight[i].stored[k].tensor] = i;
+
+    /* Scales in F8 look like codes without scales until their weight is known. */
+    for (int i = q->n_tensors - 1; i >= 0; i--)
+        if (q->weight_of[i] == UNSCALED) {
+            q->weight_of[i] = -1;
+            q->unscaled = i;
+        }
     return 0;
 }
 

@@ -8,6 +8,7 @@
 #include "base/io.h"
 #include "base/jx.h"
 #include "format/fmt.h"
+#include "format/quant_view.h"
 #include "format/small_files.h"
 #include "store/sidecar.h"
 #include "store/store.h"
@@ -127,8 +128,11 @@ static int list_folder(struct url_cache *c, struct err *e)
     TRY(url_cache_small(c, FMT_CONFIG, e));
     for (int i = 0; i < TOKENIZER_FILES; i++)
         TRY(url_cache_small(c, tokenizer_file_names[i], e));
-    for (int i = 0; i < SMALL_FILES; i++)
+    for (int i = 0; i < SMALL_FILES; i++) {
         TRY(url_cache_small(c, small_file_names[i], e));
+        if (rc > 0 && !strcmp(small_file_names[i], QUANT_KEPT_FILE))
+            TRY(url_cache_large(c, QUANT_KEPT_TENSORS, e));
+    }
     if (is_foreign && url_cache_has_parent(c))
         TRY(config_above(c, e));
 out:

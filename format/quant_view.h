@@ -1,0 +1,38 @@
+/* quant_view.h - a checkpoint with other numbers: quantised weights as values, values as the codes they came
+ * from, weights quantised here. Each function replaces *c by a view of it (ckpt_view.h); after an error *c is
+ * closed and NULL.
+ *
+ * What turns codes into values stays in a dequantised checkpoint, so that --requantize gives the published
+ * bytes again: scales, zero points and orders as tensors QUANT_KEPT_PREFIX + their name, which no model has,
+ * and in the small file QUANT_KEPT_FILE the configuration and the dtypes and shapes of the codes. A folder
+ * for Hugging Face has these tensors in a file of their own, QUANT_KEPT_TENSORS (safetensors), which its
+ * index does not name and other programs do not open. */
+#ifndef SHARDLINE_FORMAT_QUANT_VIEW_H
+#define SHARDLINE_FORMAT_QUANT_VIEW_H
+
+#include "format/ckpt.h"
+
+#define QUANT_KEPT_FILE "quantized.json"
+#define QUANT_KEPT_PREFIX "quantized."
+#define QUANT_KEPT_TENSORS "quantized.tensors"
+
+/* What a conversion asks for; zero: nothing. Dequantising comes first, quantising last. */
+struct quant_wish {
+    int dequantize; /* to the dtype `to` */
+    enum stored_dtype to;
+    int requantize;
+};
+/* The views of a wish, in their order. */
+int quant_views(struct ckpt **c, const struct quant_wish *wish, struct err *e);
+
+/* Shows each quantised weight under its logical name as values in the dtype `to` (STORED_F32 or STORED_BF16),
+ * by the rules of FOREIGN.md, and config.json without the quantisation. ERR_USAGE: nothing is quantised.
+ * ERR_CONFIG: an unknown quant_method. */
+int quant_dequantize(struct ckpt **c, enum stored_dtype to, struct err *e);
+
+/* Shows the weights that quant_dequantize made as the codes that they were made from, under the published
+ * names, and the published config.json. ERR_CONFIG: not such a checkpoint. While data are read:
+ * ERR_INTEGRITY, a value that no code stands for, or more than one. */
+int quant_requantize(struct ckpt **c, struct err *e);
+
+#endif
