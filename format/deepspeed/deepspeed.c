@@ -91,7 +91,11 @@ int deepspeed_open(struct ckpt *c, int is_folder, struct err *e)
     zero = build_text("%s/%szero", c->dir, sub);
     universal = zero && io_is_dir(zero);
     c->driver = universal ? "deepspeed-universal" : "deepspeed";
-    TRY(universal ? ds_universal_open(&b, sub, &files, e) : ds_zero_open(&b, sub, &files, e));
+    int (*open)(struct build *, const char *, const struct names *, struct err *) = ds_zero_open;
+    for (int i = 0; i < files.n; i++)
+        if (!strncmp(files.name[i], "expp_rank_", 10))
+            open = ds_plain_open;
+    TRY(universal ? ds_universal_open(&b, sub, &files, e) : open(&b, sub, &files, e));
     if (!universal)
         TRY(build_finish(&b, e));
     TRY(build_writer(c, universal ? "DeepSpeed, universal form" : "DeepSpeed", NULL, 0, e));

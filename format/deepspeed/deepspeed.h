@@ -116,6 +116,8 @@ int ds_router_copy(const char *name, int n, char of[FMT_NAME_MAX + 8]);
 /* Add all tensors of a folder of ZeRO or of the universal form; sub: its tag, "" or "TAG/"; files: its
  * files. */
 int ds_zero_open(struct build *b, const char *sub, const struct names *files, struct err *e);
+/* The same for experts without ZeRO. */
+int ds_plain_open(struct build *b, const char *sub, const struct names *files, struct err *e);
 /* Calls build_finish itself, since it reads the state of the run afterwards. */
 int ds_universal_open(struct build *b, const char *sub, const struct names *files, struct err *e);
 

@@ -101,19 +101,14 @@ static int by_rank(const struct zero *z, const struct names *files, int kind, co
 
 static int refuse_others(const struct zero *z, const struct names *files, struct err *e)
 {
-    static const struct {
-        const char *start, *what;
-    } kinds[] = {
-        { "expp_rank_",
-          "has the optimizer of experts without ZeRO, which cannot be read yet: save it with ZeRO" },
-        { "layer_", "has layers of a pipeline, which cannot be read yet: convert with ds_to_universal" },
-    };
     int layer, expert, mp;
     for (int i = 0; i < files->n; i++)
-        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
-            if (!strncmp(files->name[i], kinds[k].start, strlen(kinds[k].start)) &&
-                !ds_expert_file(files->name[i], &layer, &expert, &mp))
-                return err_set(e, ERR_FORMAT, "%s: %s %s", z->path, files->name[i], kinds[k].what);
+        if (!strncmp(files->name[i], "layer_", 6) && !ds_expert_file(files->name[i], &layer, &expert, &mp))
+            return err_set(
+                e, ERR_FORMAT,
+                "%s: %s: layers are in files of their own (pipeline), which cannot be read yet: convert "
+                "with ds_to_universal",
+                z->path, files->name[i]);
     return 0;
 }
 

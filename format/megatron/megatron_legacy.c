@@ -358,7 +358,7 @@ static enum set set_of(const struct pk *optimizer, uint32_t k)
 }
 
 /* Finds by_id[i], the parameter with the optimizer's number i, from the sizes of its groups. Returns how
- * many, 0: the sizes do not tell. */
+ * many, -1: the sizes do not tell. */
 static int number_params(const struct rank *r, enum set set, const struct pk *groups,
                          const struct param **by_id)
 {
@@ -372,7 +372,7 @@ static int number_params(const struct rank *r, enum set set, const struct pk *gr
     for (uint32_t k = 0; pk_at(groups, k); k++) {
         const struct pk *ids = pk_get(pk_at(groups, k), "params");
         if (k > 1 || !ids || ids->kind != PK_LIST)
-            return 0;
+            return -1;
         n[k] = ids->n;
     }
 
@@ -380,12 +380,12 @@ static int number_params(const struct rank *r, enum set set, const struct pk *gr
                 : (int)n[0] == all - matrices && (int)n[1] == matrices ? 0
                                                                        : -1;
     if ((int)(n[0] + n[1]) != all || (n[1] && first < 0))
-        return 0;
+        return -1;
     for (int pass = 0; pass < (n[1] ? 2 : 1); pass++)
         for (int i = 0; i < r->n; i++)
             if (in_set(&r->p[i], set) && (!n[1] || (r->p[i].n_dims > 1) == (pass == 0 ? first : !first)))
                 by_id[at++] = &r->p[i];
-    return at == all ? all : 0;
+    return at == all ? all : -1;
 }
 
 /* Adds one state of a parameter, unless another expert-parallel rank has the same. */
@@ -405,7 +405,7 @@ static int add_numbered(struct rank *r, const struct pk *optimizer, enum set set
 
     if (!by_id)
         return err_set(e, ERR_MEMORY, "%s: no memory for its parameters", r->m->b->c->path);
-    if (!(n = number_params(r, set, pk_get(inner, "param_groups"), by_id))) {
+    if ((n = number_params(r, set, pk_get(inner, "param_groups"), by_id)) < 0) {
         free(by_id);
         return mg_note(
             r->m->b->c,
@@ -505,8 +505,10 @@ static int add_buffers(struct legacy *g, struct rank *r, struct torch_file *t, c
         const struct flat_buffer b = { t, set, v };
         const struct pk *dtypes = pk_get_int(chunks, v),
                         *buf = dtypes && dtypes->kind == PK_DICT && dtypes->n == 1 ? dtypes->item[1] : NULL;
-        int64_t n = 0;
-        if (!buf || !pk_int(pk_get(buf, "numel_unpadded"), &n) || n != buffer_needs(r, set, v))
+        int64_t n = 0, need = buffer_needs(r, set, v);
+        if (!need)
+            continue; /* a stage without experts */
+        if (!buf || !pk_int(pk_get(buf, "numel_unpadded"), &n) || n != need)
             return mg_note(
                 r->m->b->c,
                 "optimizer state left out: the parameters do not fill the flat buffer of " DISTOPT_FILE

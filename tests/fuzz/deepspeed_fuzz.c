@@ -21,6 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         "mp_rank_00_model_states.pt",
         "global_step7/layer_0_expert_0_mp_rank_00_model_states.pt",
         "global_step7/layer_0_expert_1_mp_rank_00_model_states.pt",
+        "global_step7/expp_rank_0_mp_rank_00_optim_states.pt",
+        "global_step7/expp_rank_1_mp_rank_00_optim_states.pt",
         "zero/model.layers.0.mlp.experts.w1/fp32.pt",
         "zero/model.layers.0.mlp.experts.w2/fp32.pt",
     };

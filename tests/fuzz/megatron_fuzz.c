@@ -17,6 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         "iter_0000009/mp_rank_00_000/model_optim_rng.pt",
         "iter_0000009/mp_rank_00_001/model_optim_rng.pt",
         "iter_0000009/mp_rank_00_000/distrib_optim.pt",
+        "iter_0000009/mp_rank_00_001/distrib_optim.pt",
+        "iter_0000009/mp_rank_00_000_000/model_optim_rng.pt",
+        "iter_0000009/mp_rank_00_000_001/model_optim_rng.pt",
     };
     fuzz_write_parts(names, sizeof names / sizeof *names, data, n);
     fuzz_open_ckpt(fuzz_dir());

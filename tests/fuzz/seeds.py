@@ -73,10 +73,14 @@ import foreign_make_experts as experts
 experts.L, experts.E, experts.H, experts.I, experts.V, experts.HEADS, experts.KV, experts.HD = 1, 2, 4, 2, 5, 1, 1, 4
 experts.PARTS = (("gate_proj", (2, 4)), ("up_proj", (2, 4)), ("down_proj", (4, 2)))
 experts.Auto.W = (("w1", "gate_proj", (2, 4)), ("w2", "down_proj", (4, 2)), ("w3", "up_proj", (2, 4)))
-for case in ("moe-2-2", "moe-2-1", "auto2-2-2", "auto3-2-2"):
+for case in ("plain-2", "moe-2-2", "moe-2-1", "auto2-2-2", "auto3-2-2"):
     experts.main(case, f"{tmp}/{case}")
     shutil.copy(f"{tmp}/{case}/config.json", f"{tmp}/{case}/ckpt")
     parts("deepspeed", f"{tmp}/{case}/ckpt")
+for case in ("legacy-1-1-2", "legacy-1-1-2-grouped-distopt"):
+    experts.main(case, f"{tmp}/{case}")
+    shutil.copy(f"{tmp}/{case}/config.json", f"{tmp}/{case}/ckpt")
+    parts("megatron", f"{tmp}/{case}/ckpt")
 for p in range(2, 6):
     seed("pickle", pickle.dumps({"a": [1, 2.5, None, True, (1, 2, 3), {4}, b"x" * 3, 1 << 70, -5, "text" * 90,
                                        bytearray(b"12")], 7: {"b": ()}, (1, 2): frozenset([3])}, p))

@@ -7,7 +7,7 @@ make=$(dirname "$0")/../lib/foreign_make_experts.py
 command -v python3 >/dev/null || { skip "python3 is not there"; finish; }
 export PYTHONDONTWRITEBYTECODE=1
 
-cases="moe-2-2 moe-6-3-many moe-4-2-before moe-2-1 auto2-4-2 auto2-6-6 auto3-4-2 auto3-6-3 legacy-1-1-2
+cases="plain-2 moe-2-2 moe-6-3-many moe-4-2-before moe-2-1 plain-1 auto2-4-2 auto2-6-6 auto3-4-2 auto3-6-3 legacy-1-1-2
 legacy-2-3-3-distopt legacy-2-1-2-grouped-distopt legacy-1-3-1-grouped titan-2-3 titan-3-2-new"
 # shellcheck disable=SC2086
 python3 "$make" "$TMP" $cases || { claim "the folders are made" false; finish; }
@@ -46,6 +46,10 @@ refused "an optimizer file of another rank" "holds other values for expert 0 of 
 bad moe-2-2 $step && cp "$TMP/moe-2-1/ckpt/$step/"zero_pp_rank_1_* .
 refused "an optimizer file of another degree" "zero_pp_rank_1_mp_rank_00_optim_states.pt: says that 2 ranks share" \
     "another expert parallel degree"
+bad plain-2 $step && rm expp_rank_0_*
+refused "an expert-parallel rank too few without ZeRO" "expp_rank_0_mp_rank_00_optim_states.pt"
+bad plain-2 $step && cp "$TMP/plain-1/ckpt/$step/"expp_rank_0_* expp_rank_1_mp_rank_00_optim_states.pt
+refused "an optimizer of another degree without ZeRO" "optimizer of expert-parallel rank 1"
 bad auto3-4-2 $step && cp zero_pp_rank_0_*model_states.pt zero_pp_rank_1_mp_rank_00_model_states.pt
 refused "a model file of another rank" "no rank has part"
 bad legacy-2-3-3-distopt iter_0000009 && rm -r mp_rank_01_002_001

@@ -134,13 +134,17 @@ def worker(rank, world, dir, kind, ep, stage, extra):
         e.step()
     e.save_checkpoint(dir + "/ckpt")
     ref, narrow = {}, "bf16" in extra and stage < 3
+    masters = {}
+    if not stage and narrow:  # the optimizer around AdamW keeps a master of every parameter
+        for ours, theirs in zip(e.optimizer.fp16_groups, e.optimizer.fp32_groups): masters.update(zip(ours, theirs))
     if hasattr(e.optimizer, "_lazy_init_hp_params_optimizer_state"):
         e.optimizer._hp_optimizer_states_linked = False  # linked after the first group's step: others lack it
         e.optimizer._lazy_init_hp_params_optimizer_state()
     for n, p in params.items():
-        whole = {"": safe_get_full_fp32_param(p)} if stage or narrow else {"": p}
+        whole = {"": safe_get_full_fp32_param(p)} if stage else {"": masters.get(p, p)}
         for k in ("exp_avg", "exp_avg_sq"):
-            whole[k + "."] = safe_get_full_optimizer_state(p, k) if stage or narrow else e.optimizer.state[p][k]
+            whole[k + "."] = safe_get_full_optimizer_state(p, k) if stage else (
+                e.optimizer.optimizer if masters else e.optimizer).state[masters.get(p, p)][k]
         if narrow: whole = {("master." if k == "" else k): v for k, v in whole.items()} | {"": p}
         for k, v in whole.items():
             for hf, part in hf_names(n, v, first):
@@ -193,7 +197,7 @@ def run(case, dir):
         os.rename(dir + "/universal", dir + "/ckpt")
 
 
-CASES = """moe-2-2-1 moe-4-2-2 moe-4-4-2-bf16 moe-4-2-1-bf16-small moe-4-2-2-before moe-2-1-2 moe-4-2-1-bf16-grad32
+CASES = """moe-2-2-1 moe-4-2-2 moe-4-4-2-bf16 moe-4-2-1-bf16-small moe-4-2-2-before moe-2-1-2 moe-4-2-1-bf16-grad32 moe-4-2-0 moe-2-2-0-bf16
 auto-2-2-1 auto-4-2-2-bf16 auto-4-2-3 auto-2-2-3-bf16 auto-4-2-2-bf16-uni auto-4-2-3-uni""".split()
 
 if __name__ == "__main__":

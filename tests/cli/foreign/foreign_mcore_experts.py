@@ -18,7 +18,7 @@ torch.cuda.manual_seed = torch.manual_seed
 
 L, H, NH, NG, HD, F, FE, E, V, PAD = 2, 32, 8, 4, 4, 24, 20, 4, 59, 64
 MLA = dict(q_lora_rank=12, kv_lora_rank=8, qk_head_dim=4, qk_pos_emb_head_dim=2, v_head_dim=4)
-SHARED = 28
+SHARED = 2 * FE
 
 
 def rows_of(opts):
@@ -119,7 +119,7 @@ def config_of(opts):
              num_experts_per_tok=2, vocab_size=V, rms_norm_eps=1e-5, tie_word_embeddings=False, max_position_embeddings=64)
     if "mla" in opts:
         return c | dict(model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"], n_routed_experts=E,
-                        num_key_value_heads=NH, n_shared_experts=1, first_k_dense_replace=int("dense" in opts),
+                        num_key_value_heads=NH, n_shared_experts=2, first_k_dense_replace=int("dense" in opts),
                         q_lora_rank=MLA["q_lora_rank"], kv_lora_rank=MLA["kv_lora_rank"],
                         qk_nope_head_dim=MLA["qk_head_dim"], qk_rope_head_dim=MLA["qk_pos_emb_head_dim"],
                         v_head_dim=MLA["v_head_dim"], n_group=1, topk_group=1, routed_scaling_factor=1.0, norm_topk_prob=True)
@@ -210,6 +210,8 @@ def worker(rank, world, dir, kind, tp, pp, ep, opts):
                 st = o.optimizer.state
                 if q not in st: continue
                 for k in C.KINDS: (q.data if k == "param" else st[q][k]).copy_(local(n, p, k))
+    for x in inner.modules():
+        if hasattr(x, "_maintain_float32_expert_bias"): x._maintain_float32_expert_bias()
     for n, b in inner.named_buffers():
         if n.endswith("expert_bias"): b.copy_(local(n, b, "param"))
     args = argparse.Namespace(

@@ -1,6 +1,7 @@
 """foreign_make_experts.py DIR CASE... - as foreign_make.py, for a small Qwen3-MoE whose experts are divided over
 ranks: DIR/CASE/ckpt as the trainer would write it, DIR/CASE/universal whole and under Hugging Face's names.
 
+plain-EP                       DeepSpeed MoE without ZeRO
 moe-RANKS-EP[-before][-many]   DeepSpeed MoE, ZeRO-2; before: neighbouring ranks share experts; many: three
                                groups of experts
 auto2-RANKS-EP, auto3-RANKS-EP DeepSpeed AutoEP with ZeRO-2 and ZeRO-3; experts lie in an order of their own
@@ -96,13 +97,32 @@ class Moe(DeepSpeed):
                    [[(self.router(n), self.shapes[n]) for n in self.dense]]
                    + [[(f"model.layers.{l}.mlp{place}{i}.{p}.weight", s) for l, i, p, s in g] for g in groups],
                    module=self.weights())
+        self.experts(place)
+        self.finish()
+
+    def plain(self):
+        """Without ZeRO: the whole state by number for each expert-parallel rank."""
+        own, place = E // self.ep, ".deepspeed_moe.experts.deepspeed_experts."
+        for r in range(self.ep):
+            mine = [f"model.layers.{l}.mlp.experts.{r * own + i}.{p}.weight" for l in self.layers for i in range(own)
+                    for p, s in PARTS]
+            tensor = lambda k, n: M.Tensor(M.Storage(self.state[k][n]), self.shapes[n])
+            self.save(f"expp_rank_{r}_mp_rank_00_optim_states.pt", {"optimizer": {
+                "state": {i: {"step": M.STEP, "exp_avg": tensor("exp_avg", n), "exp_avg_sq": tensor("exp_avg_sq", n)}
+                          for i, n in enumerate(self.dense + mine)},
+                "param_groups": [{"params": list(range(len(self.dense)))},
+                                 {"params": list(range(len(self.dense), len(self.dense) + len(mine))), "moe": True}]}})
+        self.save("mp_rank_00_model_states.pt", {"module": self.weights(), "buffer_names": [], "global_steps": 7})
+        self.experts(place)
+        self.finish()
+
+    def experts(self, place):
         for at, l in enumerate(self.layers):
             for e in range(E):
                 self.save(f"layer_{at}_expert_{e}_mp_rank_00_model_states.pt", {
                     f"model.layers.{l}.mlp{place}{e}.{p}.weight":
                         M.Tensor(M.Storage(self.state["fp32"][f"model.layers.{l}.mlp.experts.{e}.{p}.weight"]), s)
                     for p, s in PARTS})
-        self.finish()
 
 
 class Auto(DeepSpeed):
@@ -348,6 +368,7 @@ def main(case, dir):
     M.universal(dir + "/universal", shapes, state)
     at = dir + "/ckpt"
     if kind == "moe": Moe(at, shapes, state, *numbers, "before" in rest).write("many" in rest)
+    elif kind == "plain": Moe(at, shapes, state, numbers[0], numbers[0]).plain()
     elif kind == "auto2": Auto(at, shapes, state, *numbers).write2()
     elif kind == "auto3": Auto(at, shapes, state, *numbers).write3()
     elif kind == "legacy": Legacy(at, state, *numbers, rest).write()
