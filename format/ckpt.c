@@ -64,6 +64,29 @@ static int open_remote(struct ckpt *c, const char *url, const struct ckpt_open_o
     return rc;
 }
 
+/* How tensors of a model without a family are cut: drivers that list small files have it already. */
+static int find_cuts(struct ckpt *c, struct err *e)
+{
+    for (int i = 0; i < c->n_extra; i++)
+        if (!strcmp(c->extra[i].name, FMT_CUTS))
+            return 0;
+
+    char *path = io_join(c->dir, FMT_CUTS), *name = strdup(FMT_CUTS);
+    struct fmt_extra *grown = realloc(c->extra, sizeof *grown * ((size_t)c->n_extra + 1));
+    c->extra = grown ? grown : c->extra;
+    if (!path || !name || !grown) {
+        free(path);
+        free(name);
+        return err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
+    }
+    if (io_exists(path))
+        grown[c->n_extra++] = (struct fmt_extra){ .name = name };
+    else
+        free(name);
+    free(path);
+    return 0;
+}
+
 int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *how, struct err *e)
 {
     static const struct ckpt_open_opts none = { 0 };
@@ -92,6 +115,8 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
         rc = fmt_base_names(c, e);
     if (rc >= 0 && strcmp(c->driver, "native"))
         rc = fused_experts_split(c, e);
+    if (rc >= 0 && strcmp(c->driver, "native"))
+        rc = find_cuts(c, e);
     if (rc >= 0)
         rc = fmt_find_gaps(c, e);
     if (rc >= 0)

@@ -9,15 +9,20 @@
 #include "format/ckpt_write.h"
 
 struct hf_write;
+/* The experts of a layer: as the family's published checkpoints have them; each with tensors of its own; as
+ * two tensors, mlp.experts.gate_up_proj [E, 2 I, H] and mlp.experts.down_proj [E, H, I] (transformers 5). */
+enum hf_experts { HF_EXPERTS_PUBLISHED, HF_EXPERTS_EACH, HF_EXPERTS_FUSED };
+/* 1: experts become two tensors under this config.json (may be NULL), as far as they have that form. */
+int hf_fuses(enum hf_experts how, const char *config);
 struct hf_write_opts {
     int64_t shard_bytes; /* the most data in one file; a larger tensor has a file of its own */
-    /* The model's config.json: the experts of a layer are written as two tensors, mlp.experts.gate_up_proj
-     * [E, 2 I, H] and mlp.experts.down_proj [E, H, I] (transformers 5). NULL: every tensor as it is. */
-    const char *fuse_config;
+    enum hf_experts experts;
+    const char *config;             /* of the model; NULL: every tensor as it is */
     const struct ckpt_watch *watch; /* is told about the files; borrowed until the end; or NULL */
 };
 /* Creates the files in the folder dir. t: n tensors, borrowed until the end. how: borrowed during the call.
- * ERR_USAGE: fuse_config names a family without that form. ERR_CONFIG: experts that do not fit together. */
+ * ERR_USAGE: experts are to be fused, and config names no family with that form. ERR_CONFIG: experts that do
+ * not fit together. */
 int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ckpt_tensor *t,
                   const struct hf_write_opts *how, struct err *e);
 /* Writes the next n_elements of tensor i, in its row-major order. Different tensors may be written from

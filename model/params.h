@@ -118,6 +118,7 @@ struct param {
     enum param_kind kind;
     int unit, layer; /* layer -1: none */
     int expert;      /* -1: belongs to no expert */
+    int n_experts;   /* of its layer, where layers differ; 0: the config's */
     enum param_group group;
 
     /* The tensor. Indices of `shape` past n_dims are 1. */

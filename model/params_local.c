@@ -195,7 +195,8 @@ static int is_here(const struct params_local *l, const struct param *p)
 {
     const struct layout *lay = &l->layout;
     int tied_copy = l->table->cfg.tied && p->unit == 0 && l->at.pp == lay->pp - 1;
-    if (is_whole_expert(p, lay) && (int64_t)p->expert * lay->ep / l->table->cfg.n_experts != l->at.ep)
+    int64_t n_experts = p->n_experts ? p->n_experts : l->table->cfg.n_experts;
+    if (is_whole_expert(p, lay) && (int64_t)p->expert * lay->ep / n_experts != l->at.ep)
         return 0;
     return params_stage_rank(l->table, lay, p->unit) == l->at.pp || tied_copy;
 }

@@ -155,6 +155,23 @@ static int read_parts(struct parser *p, struct cut_row *r, char *text)
     return 0;
 }
 
+/* "*,64,*": the size of each dim, * for any. */
+static int read_shape(struct parser *p, struct cut_row *r, char *text)
+{
+    char *save = NULL;
+    for (char *one = text ? strtok_r(text, ",", &save) : NULL; one; one = strtok_r(NULL, ",", &save)) {
+        if (r->n_shape == BOX_DIMS)
+            return err_set(p->e, ERR_FORMAT, AT "shape: more than %d sizes", WHERE(p), BOX_DIMS);
+        int64_t *size = &r->shape[r->n_shape++];
+        int rc = strcmp(one, "*") ? read_number(p, "shape", one, 1, NUMBER_MAX, size) : 0;
+        if (rc < 0)
+            return rc;
+    }
+    return r->n_shape ? 0
+                      : err_set(p->e, ERR_FORMAT, AT "shape: give the size of each dim, * for any, as *,64",
+                                WHERE(p));
+}
+
 /* "3,7-9" */
 static int read_layers(struct parser *p, struct cut_row *r, const char *text)
 {
@@ -214,7 +231,8 @@ enum {
     HAS_OPTIONAL = HAS_WHOLE << 5,
     HAS_COMPANION = HAS_WHOLE << 6,
     HAS_UNIT = HAS_WHOLE << 7,
-    HAS_LAYERS = HAS_WHOLE << 8
+    HAS_LAYERS = HAS_WHOLE << 8,
+    HAS_SHAPE = HAS_WHOLE << 9
 };
 
 static int read_word(struct parser *p, struct cut_row *r, const char *word, unsigned *has)
@@ -224,7 +242,8 @@ static int read_word(struct parser *p, struct cut_row *r, const char *word, unsi
         unsigned bit;
     } plain[] = { { "whole", HAS_WHOLE },         { "copies", HAS_COPIES }, { "blocks", HAS_BLOCKS },
                   { "parts", HAS_PARTS },         { "last", HAS_LAST },     { "optional", HAS_OPTIONAL },
-                  { "companion", HAS_COMPANION }, { "unit", HAS_UNIT },     { "layers", HAS_LAYERS } };
+                  { "companion", HAS_COMPANION }, { "unit", HAS_UNIT },     { "layers", HAS_LAYERS },
+                  { "shape", HAS_SHAPE } };
     unsigned bit = 0;
     int64_t v = 0;
     int rc = 0;
@@ -244,6 +263,8 @@ static int read_word(struct parser *p, struct cut_row *r, const char *word, unsi
         rc = read_parts(p, r, next_word(p));
     if (bit == HAS_UNIT)
         rc = read_numbers(p, word, next_word(p), r->unit, &r->n_units);
+    if (bit == HAS_SHAPE && !(*has & bit))
+        rc = read_shape(p, r, next_word(p));
     if (bit == HAS_LAYERS && !(*has & bit))
         rc = read_layers(p, r, next_word(p));
     if (bit == HAS_COMPANION && !(*has & bit))
@@ -254,7 +275,7 @@ static int read_word(struct parser *p, struct cut_row *r, const char *word, unsi
     if (!bit)
         return err_set(p->e, ERR_FORMAT,
                        AT "%.40s is not a word of a row: use whole, dim, unit, copies, blocks, parts, "
-                          "interleave, layers, expert-dim, block, values, companion, last, optional",
+                          "interleave, layers, shape, expert-dim, block, values, companion, last, optional",
                        WHERE(p), word);
     if (*has & bit)
         return err_set(p->e, ERR_FORMAT, AT "%s stands twice: keep one", WHERE(p), word);
@@ -311,11 +332,11 @@ static int check_pattern(struct parser *p, const char *pattern)
     return 0;
 }
 
-/* One pattern may stand twice for other layers. */
+/* One pattern may stand twice for other layers or shapes. */
 static int check_twice(struct parser *p, const struct cut_row *r)
 {
     for (const struct cut_row *q = p->c->row; q < r; q++)
-        if (!strcmp(q->pattern, r->pattern) && !(q->layers && r->layers))
+        if (!strcmp(q->pattern, r->pattern) && !(q->layers && r->layers) && !(q->n_shape && r->n_shape))
             return err_set(p->e, ERR_FORMAT, AT "%.80s is in line %d too: keep one", WHERE(p), r->pattern,
                            q->line);
     return 0;
@@ -414,6 +435,7 @@ static int link_companions(struct cuts *c, struct err *e)
         r->line = own.line;
         r->optional = own.optional;
         r->block = own.block;
+        r->n_shape = 0;
         r->values = 0;
     }
     return 0;

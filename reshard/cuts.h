@@ -33,6 +33,8 @@ struct cut_row {
     int block;               /* values that one index of the dim stands for */
     int64_t values;          /* of the dim, where the last block is short; 0: block times its indices */
     char *companion;         /* the pattern of the weight whose cut this row takes, or NULL */
+    int n_shape;             /* dims that the row asks of its tensors; 0: any */
+    int64_t shape[BOX_DIMS]; /* their sizes, 0: any */
     char *layers;            /* the numbers that {layer} may be, as "3,7-9"; NULL: any */
     int last;                /* on the last pipeline stage */
     int optional;            /* may match no tensor */

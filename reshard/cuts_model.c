@@ -11,7 +11,8 @@ struct placed {
     const struct cut_row *row; /* NULL: in none */
     int64_t layer, expert;     /* -1: none */
     int unit;
-    int64_t values; /* of the cut dim, in the weight of a companion; 0: see values_of() */
+    int64_t n_experts; /* of its layer */
+    int64_t values;    /* of the cut dim, in the weight of a companion; 0: see values_of() */
 };
 
 /* What all messages about a tensor begin with. */
@@ -20,11 +21,42 @@ struct placed {
 
 /* ---- which row ---- */
 
+static int has_shape(const struct cut_row *r, const struct ckpt_tensor *t)
+{
+    int same = !r->n_shape || r->n_shape == t->n_dims;
+    for (int d = 0; d < r->n_shape; d++)
+        same = same && (!r->shape[d] || r->shape[d] == t->shape[d]);
+    return same;
+}
+
+/* A matrix that lies turned round would be cut the wrong way. */
+static int shape_wrong(const struct cuts *c, const struct cut_row *r, const struct ckpt_tensor *t,
+                       struct err *e)
+{
+    char have[BOX_DIMS * 24] = "", want[BOX_DIMS * 24] = "";
+    int have_at = 0, want_at = 0;
+    for (int d = 0; d < t->n_dims; d++)
+        have_at += sprintf(have + have_at, "%s%lld", d ? "," : "", (long long)t->shape[d]);
+    for (int d = 0; d < r->n_shape; d++)
+        want_at += r->shape[d] ? sprintf(want + want_at, "%s%lld", d ? "," : "", (long long)r->shape[d])
+                               : sprintf(want + want_at, "%s*", d ? "," : "");
+    return err_set(e, ERR_CONFIG,
+                   "%s: line %d: %s: is [%s], the row says [%s]: is it turned round, or of another model",
+                   c->what, r->line, t->name, have, want);
+}
+
 static int find_row(struct cuts *c, struct placed *q, struct err *e)
 {
+    const struct cut_row *other = NULL; /* fits the name, but not the shape */
     for (int i = 0; i < c->n; i++) {
         int64_t layer, expert;
         if (!cuts_row_match(&c->row[i], q->t->name, &layer, &expert))
+            continue;
+        if (!has_shape(&c->row[i], q->t)) {
+            other = &c->row[i];
+            continue;
+        }
+        if (q->row && q->row->n_shape && c->row[i].n_shape)
             continue;
         if (q->row)
             return err_set(e, ERR_CONFIG,
@@ -35,7 +67,7 @@ static int find_row(struct cuts *c, struct placed *q, struct err *e)
         q->layer = layer;
         q->expert = expert;
     }
-    return 0;
+    return !q->row && other ? shape_wrong(c, other, q->t, e) : 0;
 }
 
 static int check_rows(const struct cuts *c, struct err *e)
@@ -49,29 +81,6 @@ static int check_rows(const struct cuts *c, struct err *e)
 }
 
 /* ---- sizes of the model ---- */
-
-/* Every layer with experts has as many: numbers at {expert}, or dim 0. */
-static int count_experts(struct cut_model *m, const struct cuts *c, const struct placed *q, int n,
-                         struct err *e)
-{
-    int64_t *experts = &m->table.cfg.n_experts;
-    const struct placed *first = NULL;
-    for (int i = 0; i < n; i++)
-        if (q[i].expert >= *experts)
-            *experts = q[i].expert + 1;
-    for (int i = 0; i < n; i++) {
-        if (!q[i].row || !q[i].row->stacked)
-            continue;
-        if (*experts && q[i].t->shape[0] != *experts)
-            return err_set(e, ERR_CONFIG,
-                           ROW_AT "dim 0 is %lld, but %s has %lld experts: remove expert-dim from one",
-                           ROW(c, &q[i]), (long long)q[i].t->shape[0],
-                           first ? first->t->name : "a row with {expert}", (long long)*experts);
-        *experts = q[i].t->shape[0];
-        first = &q[i];
-    }
-    return 0;
-}
 
 static int compare_placed(const void *pa, const void *pb)
 {
@@ -90,6 +99,26 @@ static void set_units(struct cut_model *m, struct placed *q, int n)
     for (int i = 0; i < n; i++)
         q[i].unit = q[i].layer >= 0 ? (int)q[i].layer + 1 : q[i].row && q[i].row->last ? (int)layers + 1 : 0;
     qsort(q, (size_t)n, sizeof *q, compare_placed);
+}
+
+static int is_stacked(const struct placed *q) { return q->row && q->row->stacked; }
+
+/* How many experts a layer has: numbers at {expert}, or dim 0. q is sorted by units. The table's number is
+ * that of the layer with the fewest. */
+static void count_experts(struct cut_model *m, struct placed *q, int n)
+{
+    int64_t *fewest = &m->table.cfg.n_experts;
+    for (int i = 0, end; i < n; i = end) {
+        int64_t count = 0;
+        for (end = i; end < n && q[end].unit == q[i].unit; end++) {
+            int64_t have = is_stacked(&q[end]) ? q[end].t->shape[0] : q[end].expert + 1;
+            count = have > count ? have : count;
+        }
+        for (int k = i; k < end; k++)
+            q[k].n_experts = count;
+        if (count && (!*fewest || count < *fewest))
+            *fewest = count;
+    }
 }
 
 /* ---- one tensor ---- */
@@ -179,6 +208,7 @@ static void add_param(struct cut_model *m, const struct placed *q, int64_t exper
     *p = (struct param){ .unit = q->unit,
                          .layer = (int)q->layer,
                          .expert = (int)expert,
+                         .n_experts = (int)q->n_experts,
                          .group = expert >= 0 ? GROUP_EXPERT : GROUP_DENSE,
                          .n_dims = q->t->n_dims,
                          .stacked = r->stacked,
@@ -269,8 +299,8 @@ static int make(struct cut_model *m, struct cuts *c, struct placed *q, int n, co
     TRY(check_rows(c, e));
     qsort(q, (size_t)n, sizeof *q, compare_placed);
     TRY(find_weights(c, q, n, e));
-    TRY(count_experts(m, c, q, n, e));
     set_units(m, q, n);
+    count_experts(m, q, n);
     for (int i = 0; i < n; i++) {
         TRY(check_tensor(c, &q[i], l, e));
         if (!q[i].row && !m->n_unmatched++)

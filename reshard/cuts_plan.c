@@ -150,7 +150,9 @@ int plan_cuts(struct plan *p, const char *why, struct log *log, struct err *e)
         what = known_what;
         n_text = strlen(known);
     } else if (!has_table) {
-        TRY(without_table(p, rc < 0 ? e->text : reason, e));
+        if (rc < 0)
+            snprintf(reason, sizeof reason, "%s", e->text);
+        TRY(without_table(p, reason, e));
         what = NULL;
     }
 

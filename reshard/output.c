@@ -149,10 +149,11 @@ static int list_tensors(struct output *o, struct err *e)
 static int open_hf(struct output *o, const char *tmp, struct err *e)
 {
     const struct request *req = o->p->req;
-    struct hf_write_opts how = { .shard_bytes = req->shard_bytes, .watch = o->watch.arg ? &o->watch : NULL };
+    struct hf_write_opts how = { .shard_bytes = req->shard_bytes,
+                                 .experts = req->experts,
+                                 .config = o->p->config,
+                                 .watch = o->watch.arg ? &o->watch : NULL };
     int rc = list_tensors(o, e);
-    if (req->fuse_experts)
-        how.fuse_config = o->p->config ? o->p->config : "";
     return rc < 0 ? rc : hf_write_open(&o->hf, tmp, o->p->n, o->list, &how, e);
 }
 

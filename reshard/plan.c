@@ -21,6 +21,19 @@ static int is_float(enum stored_dtype t)
     return t == STORED_F32 || t == STORED_BF16 || t == STORED_F16 || t == STORED_F64;
 }
 
+/* Buffers that are state: what the optimizer does not see, and what is exponentiated. Rounded to bf16 they
+ * would be another model; transformers keeps them in fp32, too. */
+static int stays_fp32(const char *name)
+{
+    static const char *const ends[] = { "e_score_correction_bias", "expert_bias", "router_bias", "A_log",
+                                        "layer_scalar" };
+    const char *dot = strrchr(name, '.'), *word = dot ? dot + 1 : name;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (!strcmp(word, ends[i]))
+            return 1;
+    return 0;
+}
+
 static int add_target(struct plan *p, int src, enum ckpt_role role, enum stored_dtype dtype, struct err *e)
 {
     const struct ckpt_tensor *s = ckpt_tensor(p->src, src);
@@ -47,6 +60,8 @@ static int pick_weight(struct plan *p, int i, int keep_state, struct err *e)
     enum target_dtype want = p->req->format == TARGET_GGUF ? TARGET_AS_IS : p->req->dtype;
     int master = keep_state ? ckpt_find(p->src, ROLE_MASTER, s->name) : -1, rc;
     if (want == TARGET_AS_IS || !is_float(s->dtype) || (p->quant.n && p->quant.weight_of[i] >= 0))
+        return add_target(p, i, ROLE_WEIGHT, s->dtype, e);
+    if (want == TARGET_BF16 && s->dtype == STORED_F32 && stays_fp32(s->name))
         return add_target(p, i, ROLE_WEIGHT, s->dtype, e);
     if (want == TARGET_F32)
         return add_target(p, master >= 0 ? master : i, ROLE_WEIGHT, STORED_F32, e);
@@ -472,7 +487,7 @@ static int target_config(struct plan *p, struct err *e)
         set_dtype(o, p->req->dtype);
     if (p->has_model && p->req->format != TARGET_NATIVE)
         set_grain(p, o);
-    if (quant_names_follow(o, p->req->fuse_experts, e) < 0) {
+    if (quant_names_follow(o, hf_fuses(p->req->experts, p->config), e) < 0) {
         json_decref(o);
         json_decref(was);
         return -e->code;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include "base/log.h"
 #include "format/ckpt_write.h"
+#include "format/hf_write.h"
 #include "format/quant_view.h"
 #include "model/params.h"
 #include "reshard/cuts.h"
@@ -31,7 +32,7 @@ struct request {
     const char *config_path;           /* instead of SRC's config.json; or NULL */
     const char *cuts_path;             /* a cut table (cuts.h) for SRC's tensors; or NULL */
     int64_t shard_bytes;               /* Hugging Face: most data in one file */
-    int fuse_experts;                  /* Hugging Face: a layer's experts as two tensors */
+    enum hf_experts experts;           /* Hugging Face */
     const char *gguf_type;             /* GGUF: of matrices ("q8_0"); NULL: as they are */
     const volatile sig_atomic_t *stop; /* set by a signal; or NULL */
     struct trace *trace;               /* of every thread, tensor by tensor; or NULL */

@@ -30,7 +30,6 @@ struct options {
 
 enum { DEVICE_CPU, DEVICE_CUDA };
 enum { DEQUANTIZE_NO, DEQUANTIZE_F32, DEQUANTIZE_BF16 };
-enum { EXPERTS_EACH, EXPERTS_FUSED };
 static const char quantize_names[] = "none|q8_0|q4_0|q4_k|q5_k|q6_k|mxfp4";
 static const char *const quantize_types[] = { NULL, "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "mxfp4" };
 static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|gguf";
@@ -73,8 +72,9 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|g
       "cut table: how tensors of a model without a family are cut (default: SRC's cuts.txt)", 0, 0, 0 }, \
     { OPT_SIZE,   "shard-size",   AT(shard_size),   "0",      "SIZE", \
       "hf: most data in one file (0: 5 GB)", 0, 1e18, 0 }, \
-    { OPT_CHOICE, "experts",      AT(experts),      "each",   "each|fused", \
-      "hf: a tensor an expert, or a layer's experts in one as transformers 5 holds them", 0, 0, 0 }, \
+    { OPT_CHOICE, "experts",      AT(experts),      "published", "published|each|fused", \
+      "hf: as the family is published; a tensor an expert; a layer's experts in one, as transformers 5 " \
+      "holds them", 0, 0, 0 }, \
     { OPT_TEXT,   "compress",     AT(compress),     "none",   "zstd[:LEVEL]|zstd-planes[:LEVEL]", \
       "native: zstd, level 1 to 19 (1): `zstd -d` restores the plain files; zstd-planes, 0 to 19 (0): " \
       "smaller and faster for floats", 0, 0, 0, "none|zstd|zstd-planes" }, \
@@ -222,7 +222,7 @@ static int make_request(struct request *r, const struct options *o, const char *
                            .config_path = o->config,
                            .cuts_path = o->cuts,
                            .shard_bytes = o->shard_size ? o->shard_size : 5000000000,
-                           .fuse_experts = o->experts == EXPERTS_FUSED,
+                           .experts = (enum hf_experts)o->experts,
                            .gguf_type = o->quantize ? quantize_types[o->quantize] : NULL,
                            .stop = &stop };
 
@@ -234,7 +234,7 @@ static int make_request(struct request *r, const struct options *o, const char *
     if (o->shard_size && o->format != TARGET_HF)
         return err_set(e, ERR_USAGE,
                        "--shard-size is for --format hf: the files of others follow the layout");
-    if (r->fuse_experts && o->format != TARGET_HF)
+    if (r->experts == HF_EXPERTS_FUSED && o->format != TARGET_HF)
         return err_set(e, ERR_USAGE,
                        "--experts fused is for --format hf: other formats have a tensor an expert");
     if (r->gguf_type && o->format != TARGET_GGUF)
@@ -543,7 +543,10 @@ int main(int argc, char **argv)
     } else if (rc == 0) {
         o.argv = argv;
         o.n_args = args.n;
-        if ((rc = check_alone(c, &e)) >= 0 && o.config && !(o.config = sidecar_file(&sidecars, o.config, &e)))
+        rc = check_alone(c, &e);
+        if (rc >= 0 && o.config && !(o.config = sidecar_file(&sidecars, o.config, &e)))
+            rc = -e.code;
+        if (rc >= 0 && o.cuts && !(o.cuts = sidecar_file(&sidecars, o.cuts, &e)))
             rc = -e.code;
         if (rc >= 0)
             rc = c->run(&o, args.item, &e);

@@ -11,7 +11,7 @@
 #define TENSORS_MAX (1 << 22)
 #define GATE_UP "mlp.experts.gate_up_proj"
 #define DOWN "mlp.experts.down_proj"
-#define ROUTER "mlp.gate.weight"
+#define RENAMES_MAX 3
 
 /* The tensors that hold all experts of a layer: which parts of struct expert_form, and the tensor whose shape
  * must go with theirs. w1, w2, w3 are those of trainers (AutoEP, torchtitan). */
@@ -35,37 +35,85 @@ static const char *const scale_ends[] = { "_scale_inv", "_scales_inv" };
 /* ---- names ---- */
 
 struct expert_form {
-    const char *model_type;
-    const char *each;    /* in front of the number of an expert */
-    const char *part[3]; /* behind the number: gate, up, down */
-    const char *router;  /* where experts have tensors of their own */
+    const char *model_types; /* with spaces between them */
+    const char *each;        /* in front of the number of an expert */
+    const char *part[3];     /* behind the number: gate, up, down */
+    int is_published;        /* published checkpoints of the family are fused */
+    /* Words of other names: where experts have tensors of their own, and in the fused form. */
+    struct {
+        const char *each, *fused;
+    } rename[RENAMES_MAX];
 };
-#define QWEN_NAMES "mlp.experts.", { ".gate_proj.weight", ".up_proj.weight", ".down_proj.weight" }, ROUTER
+#define QWEN_NAMES \
+    "mlp.experts.", { ".gate_proj.weight", ".up_proj.weight", ".down_proj.weight" }
+#define W_NAMES \
+    { \
+        ".w1.weight", ".w3.weight", ".w2.weight" \
+    }
+#define MIXTRAL_NAMES "block_sparse_moe.experts.", W_NAMES
 
+/* clang-format off */
 static const struct expert_form forms[] = {
-    { "mixtral",
-      "block_sparse_moe.experts.",
-      { ".w1.weight", ".w3.weight", ".w2.weight" },
-      "block_sparse_moe.gate.weight" },
-    { "qwen2_moe", QWEN_NAMES },
-    { "qwen3_moe", QWEN_NAMES },
-    { "deepseek_v3", QWEN_NAMES },
+    { "qwen2_moe qwen3_moe qwen3_next deepseek_v2 deepseek_v3 deepseek_v32 kimi_k2 glm4_moe glm4_moe_lite "
+      "glm_moe_dsa glm4v_moe_text dots1 olmoe flex_olmo hunyuan_v1_moe longcat_flash solar_open mellum "
+      "cohere2_moe afmoe qwen3_omni_moe_text axk2 glm5_next_text", QWEN_NAMES },
+    { "qwen3_5_moe qwen3_5_moe_text", QWEN_NAMES, .is_published = 1 },
+    { "ernie4_5_moe", QWEN_NAMES, .rename = { { "mlp.moe_statics.", "mlp.gate.moe_statics." } } },
+    { "exaone_moe", QWEN_NAMES,
+      .rename = { { "mlp.e_score_correction_bias", "mlp.gate.e_score_correction_bias" } } },
+    { "mimo_v2_flash", QWEN_NAMES, .rename = { { "self_attn.attention_sink_bias", "self_attn.sinks" } } },
+    { "axk1", QWEN_NAMES, .rename = { { "post_mlp_layernorm", "mlp.post_mlp_layernorm" } } },
+    { "hy_v3", QWEN_NAMES,
+      .rename = { { "mlp.router.gate.weight", "mlp.gate.weight" },
+                  { "mlp.expert_bias", "mlp.e_score_correction_bias" },
+                  { "mlp.shared_mlp.", "mlp.shared_experts." } } },
+    { "laguna", QWEN_NAMES,
+      .rename = { { "mlp.experts.e_score_correction_bias", "mlp.gate.e_score_correction_bias" },
+                  { "mlp.shared_expert.", "mlp.shared_experts." } } },
+    { "mixtral minimax", MIXTRAL_NAMES, .rename = { { "block_sparse_moe.gate.", "mlp.gate." } } },
+    { "phimoe", MIXTRAL_NAMES, .rename = { { "block_sparse_moe.gate.", "mlp.router." } } },
+    { "minimax_m2", MIXTRAL_NAMES,
+      .rename = { { "block_sparse_moe.gate.", "mlp.gate." },
+                  { "block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias" } } },
+    { "kimi_linear", MIXTRAL_NAMES,
+      .rename = { { "block_sparse_moe.gate.", "mlp.gate." },
+                  { "block_sparse_moe.shared_experts.", "mlp.shared_experts." } } },
 };
+/* clang-format on */
+
+static const struct expert_form *form_of_type(const char *type)
+{
+    size_t n = strlen(type);
+    for (size_t i = 0; n && i < sizeof forms / sizeof *forms; i++)
+        for (const char *s = forms[i].model_types; *s;) {
+            size_t each = strcspn(s, " ");
+            if (each == n && !memcmp(s, type, n))
+                return &forms[i];
+            s += each + strspn(s + each, " ");
+        }
+    return NULL;
+}
 
 const struct expert_form *expert_form_of(const char *config)
 {
+    static const char *const inner[] = { "text_config", "language_config", "llm_config" };
     struct err ignored = { 0 };
-    const char *type = NULL;
     const struct expert_form *found = NULL;
     json_t *root = config ? jx_parse(config, strlen(config), FMT_CONFIG, &ignored) : NULL;
+    const json_t *type = json_object_get(root, "model_type");
 
-    if (json_is_object(root) && jx_text(root, FMT_CONFIG, "model_type", &type, &ignored) == 1)
-        for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
-            if (!strcmp(forms[i].model_type, type))
-                found = &forms[i];
+    if (json_is_string(type))
+        found = form_of_type(json_string_value(type));
+    for (size_t i = 0; !found && i < sizeof inner / sizeof *inner; i++) {
+        type = json_object_get(json_object_get(root, inner[i]), "model_type");
+        if (json_is_string(type))
+            found = form_of_type(json_string_value(type));
+    }
     json_decref(root);
     return found;
 }
+
+int expert_form_is_published(const struct expert_form *f) { return f && f->is_published; }
 
 int64_t expert_block_rows(const char *config)
 {
@@ -109,6 +157,16 @@ static int parse_expert(const struct expert_form *f, const char *name, int *expe
     return -1;
 }
 
+/* Writes the name with the word `from`, where it stands behind a dot or at the start, replaced by `to`. 0: it
+ * does not have the word. */
+static int replace_word(const char *name, const char *from, const char *to, char *out, size_t room)
+{
+    const char *at = strstr(name, from);
+    if (!at || (at > name && at[-1] != '.'))
+        return 0;
+    return snprintf(out, room, "%.*s%s%s", (int)(at - name), name, to, at + strlen(from));
+}
+
 int fused_experts_place(const struct expert_form *f, const char *name, struct fused_place *out, struct err *e)
 {
     int part = 0, prefix = parse_expert(f, name, &out->expert, &part, &out->is_scale), n;
@@ -121,9 +179,10 @@ int fused_experts_place(const struct expert_form *f, const char *name, struct fu
     } else {
         out->expert = -1;
         out->is_scale = 0;
-        prefix = prefix_of(name, f->router);
-        n = prefix >= 0 ? snprintf(out->name, sizeof out->name, "%.*s" ROUTER, prefix, name)
-                        : snprintf(out->name, sizeof out->name, "%s", name);
+        n = 0;
+        for (int i = 0; !n && i < RENAMES_MAX && f->rename[i].each; i++)
+            n = replace_word(name, f->rename[i].each, f->rename[i].fused, out->name, sizeof out->name);
+        n = n ? n : snprintf(out->name, sizeof out->name, "%s", name);
     }
     return n < (int)sizeof out->name
                ? 0
@@ -141,10 +200,15 @@ int fused_experts_module(const struct expert_form *f, const char *fused, int x, 
             n = snprintf(out, FMT_NAME_MAX + 1, "%.*s%s%d%.*s", prefix, fused, f->each, x,
                          (int)strlen(f->part[part]) - module, f->part[part]);
     }
-    int prefix = x || k || !strcmp(f->router, ROUTER) ? -1 : prefix_of(fused, "mlp.gate");
-    if (prefix >= 0)
-        n = snprintf(out, FMT_NAME_MAX + 1, "%.*s%.*s", prefix, fused, (int)strlen(f->router) - module,
-                     f->router);
+
+    char word[FMT_NAME_MAX + 2];
+    snprintf(word, sizeof word, "%s.", fused); /* words of renames end with a dot */
+    for (int i = 0; !x && !k && n < 0 && i < RENAMES_MAX && f->rename[i].each; i++) {
+        int len = replace_word(word, f->rename[i].fused, f->rename[i].each, out, FMT_NAME_MAX + 1);
+        n = len ? len - 1 : -1;
+        if (len && len <= FMT_NAME_MAX)
+            out[n] = 0;
+    }
     return n >= 0 && n <= FMT_NAME_MAX;
 }
 
@@ -467,23 +531,22 @@ static int make_tables(struct split *s, struct err *e)
 
 /* ---- the whole ---- */
 
-/* The router of the fused form has the name that most families give it. */
-static int rename_routers(struct ckpt *c, const struct expert_form *f, struct err *e)
+/* Routers and what else has another name in the fused form. */
+static int rename_others(struct ckpt *c, const struct expert_form *f, struct err *e)
 {
-    if (!strcmp(f->router, ROUTER))
-        return 0;
     for (int i = 0; i < c->n_tensors; i++) {
         struct ckpt_tensor *t = &c->tensor[i];
-        int prefix = prefix_of(t->name, ROUTER);
-        size_t bytes = strlen(t->name) + strlen(f->router) + 1;
-        char *name = prefix >= 0 ? malloc(bytes) : NULL;
-        if (prefix >= 0 && !name)
-            return err_set(e, ERR_MEMORY, "%s: no memory for the names of its routers", c->path);
-        if (!name)
+        char name[FMT_NAME_MAX + 80];
+        int n = 0;
+        for (int k = 0; !n && k < RENAMES_MAX && f->rename[k].each; k++)
+            n = replace_word(t->name, f->rename[k].fused, f->rename[k].each, name, sizeof name);
+        if (!n)
             continue;
-        snprintf(name, bytes, "%.*s%s", prefix, t->name, f->router);
+        char *copy = strdup(name);
+        if (!copy)
+            return err_set(e, ERR_MEMORY, "%s: no memory for the names of its routers", c->path);
         free((char *)t->name);
-        t->name = name;
+        t->name = copy;
     }
     return 0;
 }
@@ -516,7 +579,7 @@ int fused_experts_split(struct ckpt *c, struct err *e)
         rc = err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", c->path, c->n_tensors);
     TRY(rc);
     TRY(list_fused(&s, e));
-    TRY(rename_routers(c, s.form, e));
+    TRY(rename_others(c, s.form, e));
     TRY(make_tables(&s, e));
 out:
     free(s.fused);

@@ -22,6 +22,8 @@ struct expert_form;
 /* The form of the family that this text of a config.json names; NULL: the family has no fused form here, or
  * the text is NULL or not JSON. */
 const struct expert_form *expert_form_of(const char *config);
+/* 1: published checkpoints of the family are fused. f may be NULL. */
+int expert_form_is_published(const struct expert_form *f);
 /* Rows of an expert's matrix under one FP8 scale, as this text says; 128 where it does not. */
 int64_t expert_block_rows(const char *config);
 

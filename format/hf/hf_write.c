@@ -21,6 +21,7 @@ struct stored {
     char *name;
     struct ckpt_tensor t;
     int n_parts; /* tensors of the caller in it */
+    int origin;  /* its number before it was sorted */
     int shard;
     int64_t offset, bytes;
 };
@@ -140,6 +141,30 @@ static int check_fused(const struct stored *s, int64_t n_parts, struct err *e)
 
 static int is_kept(const char *name) { return !strncmp(name, QUANT_KEPT_PREFIX, strlen(QUANT_KEPT_PREFIX)); }
 
+/* Kept tensors last. */
+static int compare_stored(const void *pa, const void *pb)
+{
+    const char *a = ((const struct stored *)pa)->name, *b = ((const struct stored *)pb)->name;
+    return is_kept(a) != is_kept(b) ? is_kept(a) - is_kept(b) : strcmp(a, b);
+}
+
+/* Fused experts stand where their names belong. */
+static int sort_stored(struct hf_write *w, struct err *e)
+{
+    int *now = calloc((size_t)w->n_stored + 1, sizeof *now);
+    if (!now)
+        return err_set(e, ERR_MEMORY, "no memory to write %d tensors", w->n);
+    for (int i = 0; i < w->n_stored; i++)
+        w->stored[i].origin = i;
+    qsort(w->stored, (size_t)w->n_stored, sizeof *w->stored, compare_stored);
+    for (int i = 0; i < w->n_stored; i++)
+        now[w->stored[i].origin] = i;
+    for (int i = 0; i < w->n; i++)
+        w->place[i].stored = now[w->place[i].stored];
+    free(now);
+    return 0;
+}
+
 /* Lists the tensors that are kept, or all others. */
 static int list_some(struct hf_write *w, const struct expert_form *form, int64_t block, int kept,
                      struct err *e)
@@ -170,7 +195,7 @@ static int list_stored(struct hf_write *w, const struct expert_form *form, int64
         if (w->place[i].bytes)
             rc = check_fused(s, s->bytes / w->place[i].bytes, e);
     }
-    return rc;
+    return form && rc >= 0 ? sort_stored(w, e) : rc;
 }
 
 /* Cuts the list into shards: a new one when the next tensor does not fit. */
@@ -241,11 +266,34 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+int hf_fuses(enum hf_experts how, const char *config)
+{
+    return how == HF_EXPERTS_FUSED ||
+           (how == HF_EXPERTS_PUBLISHED && expert_form_is_published(expert_form_of(config)));
+}
+
+/* 1: published files of the family are fused, and no expert is quantised in a way that has no fused form. */
+static int is_published_fused(const struct expert_form *form, int n, const struct ckpt_tensor *t)
+{
+    struct fused_place at;
+    struct err ignored = { 0 };
+    if (!expert_form_is_published(form))
+        return 0;
+    for (int i = 0; i < n; i++)
+        if (fused_experts_place(form, t[i].name, &at, &ignored) >= 0 && at.expert < 0 &&
+            fused_experts_quantised(form, t[i].name))
+            return 0;
+    return 1;
+}
+
 int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ckpt_tensor *t,
                   const struct hf_write_opts *how, struct err *e)
 {
-    const struct expert_form *form = how->fuse_config ? expert_form_of(how->fuse_config) : NULL;
-    if (how->fuse_config && !form)
+    const struct expert_form *form = how->config ? expert_form_of(how->config) : NULL;
+    if (how->experts == HF_EXPERTS_EACH ||
+        (how->experts == HF_EXPERTS_PUBLISHED && !is_published_fused(form, n, t)))
+        form = NULL;
+    if (how->experts == HF_EXPERTS_FUSED && !form)
         return err_set(e, ERR_USAGE,
                        "--experts fused: config.json names no family whose experts have that form: leave it "
                        "out");
@@ -264,7 +312,7 @@ int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ck
         rc = err_set(e, ERR_MEMORY, "no memory to write %d tensors", n);
         goto out;
     }
-    TRY(list_stored(w, form, expert_block_rows(how->fuse_config), e));
+    TRY(list_stored(w, form, expert_block_rows(how->config), e));
     cut(w, how->shard_bytes);
     for (int s = 0; s < w->n_shards; s++)
         TRY(start_shard(w, &w->shard[s], e));

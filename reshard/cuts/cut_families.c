@@ -66,8 +66,8 @@ static const char mlp[] =
 /* Experts, each with tensors of its own or all in one tensor, and those that every token takes. */
 static const char experts[] =
     GATED("~mlp.experts.{expert}")
-    "~mlp.experts.gate_up_proj dim 1 blocks parts 1,1 expert-dim 0\n"
-    "~mlp.experts.down_proj dim 2 blocks expert-dim 0\n"
+    "~mlp.experts.gate_up_proj dim 1 blocks parts 1,1 expert-dim 0 shape $*,*,hidden_size\n"
+    "~mlp.experts.down_proj dim 2 blocks expert-dim 0 shape $*,hidden_size,*\n"
     GATED("~mlp.shared_expert") GATED("~mlp.shared_experts") GATED("~mlp.shared_mlp")
     "~mlp.shared_expert_gate.weight whole\n"
     "~mlp.gate.+ whole\n"
@@ -84,8 +84,8 @@ static const char experts[] =
 static const char sparse_block[] =
     W123("~block_sparse_moe.experts.{expert}")
     GATED("~block_sparse_moe") GATED("~block_sparse_moe.shared_experts")
-    "~block_sparse_moe.input_linear.weight dim 1 blocks parts 1,1 expert-dim 0\n"
-    "~block_sparse_moe.output_linear.weight dim 2 blocks expert-dim 0\n"
+    "~block_sparse_moe.input_linear.weight dim 1 blocks parts 1,1 expert-dim 0 shape $*,*,hidden_size\n"
+    "~block_sparse_moe.output_linear.weight dim 2 blocks expert-dim 0 shape $*,hidden_size,*\n"
     "~block_sparse_moe.router.layer.weight whole\n"
     "~block_sparse_moe.gate.weight whole\n"
     "~block_sparse_moe.gate.e_score_correction_bias whole\n"
@@ -95,13 +95,13 @@ static const char sparse_block[] =
 
 /* Experts whose matrices lie [in, out] in one tensor: Llama 4; Qwen3-VL as it is published. */
 static const char llama4_experts[] =
-    "~feed_forward.experts.gate_up_proj dim 2 blocks parts 1,1 expert-dim 0\n"
-    "~feed_forward.experts.down_proj dim 1 blocks expert-dim 0\n"
+    "~feed_forward.experts.gate_up_proj dim 2 blocks parts 1,1 expert-dim 0 shape $*,hidden_size,*\n"
+    "~feed_forward.experts.down_proj dim 1 blocks expert-dim 0 shape $*,*,hidden_size\n"
     GATED("~feed_forward.shared_expert")
     "~feed_forward.router.weight whole\n";
 static const char turned_experts[] =
-    "~mlp.experts.gate_up_proj dim 2 blocks parts 1,1 expert-dim 0\n"
-    "~mlp.experts.down_proj dim 1 blocks expert-dim 0\n"
+    "~mlp.experts.gate_up_proj dim 2 blocks parts 1,1 expert-dim 0 shape $*,hidden_size,*\n"
+    "~mlp.experts.down_proj dim 1 blocks expert-dim 0 shape $*,*,hidden_size\n"
     "~mlp.gate.weight whole\n";
 
 /* Gated DeltaNet: heads of values go with the heads of keys that they are grouped by. */
@@ -220,8 +220,8 @@ static const char gemma4[] =
     OUT("~self_attn.v_proj", "unit $head_dim copies layers %layer_types!full_attention/6")
     "~self_attn.o_proj.weight dim 1 unit $global_head_dim layers %layer_types=full_attention/6\n"
     "~self_attn.o_proj.weight dim 1 unit $head_dim layers %layer_types!full_attention/6\n"
-    "~experts.gate_up_proj dim 1 blocks parts 1,1 expert-dim 0\n"
-    "~experts.down_proj dim 2 blocks expert-dim 0\n"
+    "~experts.gate_up_proj dim 1 blocks parts 1,1 expert-dim 0 shape $*,*,hidden_size\n"
+    "~experts.down_proj dim 2 blocks expert-dim 0 shape $*,hidden_size,*\n"
     "~router.proj.weight whole\n"
     "~router.* whole\n"
     "@embed_tokens_per_layer.weight dim 0 blocks\n"
@@ -247,9 +247,9 @@ static const char longcat[] =
 
 /* Step 3.7: the experts of a layer in three tensors. */
 static const char step_experts[] =
-    "~moe.gate_proj.weight dim 1 blocks expert-dim 0\n"
-    "~moe.up_proj.weight dim 1 blocks expert-dim 0\n"
-    "~moe.down_proj.weight dim 2 blocks expert-dim 0\n"
+    "~moe.gate_proj.weight dim 1 blocks expert-dim 0 shape $*,*,hidden_size\n"
+    "~moe.up_proj.weight dim 1 blocks expert-dim 0 shape $*,*,hidden_size\n"
+    "~moe.down_proj.weight dim 2 blocks expert-dim 0 shape $*,hidden_size,*\n"
     "~moe.gate.weight whole\n"
     "~moe.router_bias whole\n"
     GATED("~share_expert");
@@ -394,7 +394,7 @@ static const struct cut_family families[] = {
       { USUAL, delta_net, mtp, USUAL, mtp_ends } },
     { "qwen3_vl_moe qwen3_vl_moe_text",
       "num_attention_heads=32 num_key_value_heads=4 head_dim=hidden_size/num_attention_heads",
-      { turned_experts, attention, norms, mlp } },
+      { turned_experts, USUAL } },
     { "olmo_hybrid", DELTA_SIZES, { wide_norms, USUAL, delta_net_apart } },
     { "llama4 llama4_text", "num_attention_heads=40 num_key_value_heads=8 head_dim=128",
       { attention, norms, mlp, llama4_experts } },

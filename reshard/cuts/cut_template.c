@@ -47,7 +47,7 @@ const json_t *cut_config_text(const json_t *root, const char **type)
 /* Tensors whose names differ in numbers between dots alone are one form. */
 struct form {
     const char *name;
-    int taken; /* 1: a row has it; 2: rows for some of its layers */
+    int taken; /* 1: a row has it; 2: rows for some of its layers or shapes */
 };
 
 /* The digits of a number between dots; 0: the word is none. */
@@ -125,7 +125,7 @@ static void find_prefix(struct builder *b)
         }
 }
 
-/* 1: the row fits tensors that no other row has. part: it is a row of some layers. */
+/* 1: the row fits tensors that no other row has. part: it is a row of some layers or shapes. */
 static int take_forms(struct builder *b, const char *pattern, int part)
 {
     int64_t layer, expert;
@@ -146,7 +146,7 @@ static int take_forms(struct builder *b, const char *pattern, int part)
 
 /* ---- words of a row ---- */
 
-/* "$A,B": the values, with commas between them. */
+/* "$A,B": the values, with commas between them; * stays. */
 static int put_numbers(struct builder *b, const char *word, char *out, size_t room)
 {
     char one[LINE_BYTES];
@@ -154,11 +154,12 @@ static int put_numbers(struct builder *b, const char *word, char *out, size_t ro
     for (const char *s = word; *s;) {
         size_t n = strcspn(s, ",");
         int64_t v = 0;
+        int is_any = n == 1 && *s == '*', rc = 0;
         snprintf(one, sizeof one, "%.*s", (int)n, s);
-        int rc = cut_sizes_value(&b->sizes, one, &v, b->e);
-        if (rc < 0)
+        if (!is_any && (rc = cut_sizes_value(&b->sizes, one, &v, b->e)) < 0)
             return rc;
-        int len = snprintf(out + at, room - at, "%s%lld", at ? "," : "", (long long)v);
+        int len = is_any ? snprintf(out + at, room - at, "%s*", at ? "," : "")
+                         : snprintf(out + at, room - at, "%s%lld", at ? "," : "", (long long)v);
         if (len < 0 || (size_t)len >= room - at)
             return err_set(b->e, ERR_CONFIG, "%s: %.80s: too long", b->q->what, word);
         at += (size_t)len;
@@ -249,7 +250,7 @@ static int put_words(struct builder *b, const char *words, char out[LINE_BYTES])
 static int add_row(struct builder *b, const char *pattern, const char *words, const char *behind)
 {
     char line[LINE_BYTES];
-    int part = strstr(words, "layers %") != NULL;
+    int part = strstr(words, "layers %") || strstr(words, "shape $");
     int64_t stands = 1;
     const char *only = strchr(words, '?');
     if (only && cut_sizes_value(&b->sizes, only + 1, &stands, b->e) < 0)

@@ -190,6 +190,59 @@ TEST(a_table_that_does_not_fit_the_tensors_is_refused)
     }
 }
 
+/* Layer 0 has 2 experts, layer 1 has 4: ep 2 gives each rank half of either. */
+TEST(layers_may_have_different_numbers_of_experts)
+{
+    static const char *const names[] = { "h.0.x.0.w", "h.0.x.1.w", "h.1.x.0.w",
+                                         "h.1.x.1.w", "h.1.x.2.w", "h.1.x.3.w" };
+    const struct layout l = { 1, 1, 1, 2, 2, 0 };
+    struct ckpt_tensor t[6];
+    const struct ckpt_tensor *list[6];
+    struct params_local local;
+    struct cut_model m;
+    struct cuts c;
+    struct err e;
+    for (int i = 0; i < 6; i++) {
+        t[i] = matrix(names[i], 4, 4, 0);
+        list[i] = &t[i];
+    }
+    CHECK_INT(parse(&c, "cuts 1\nh.{layer}.x.{expert}.w dim 0\n", &e), 0);
+    CHECK_INT(cut_model_open(&m, &c, list, 6, &l, &e), 0);
+    for (int rank = 0; rank < 2; rank++) {
+        static const char *const first[] = { "h.0.x.0.w", "h.0.x.1.w" };
+        CHECK_INT(params_local_open(&local, &m.table, &l, layout_at(&l, rank), &e), 0);
+        CHECK_INT(local.n_parts, 3);
+        CHECK_STR(m.name[local.part[0].param], first[rank]);
+        params_local_close(&local);
+    }
+    cut_model_close(&m);
+    cuts_free(&c);
+}
+
+/* One pattern may stand for both orientations; a third one is refused. */
+TEST(a_shape_chooses_the_row_or_refuses_the_tensor)
+{
+    static const char text[] = "cuts 1\na dim 1 shape 4,6 optional\na dim 0 shape 6,4 optional\n";
+    const struct layout l = { 2, 1, 1, 1, 1, 0 };
+    static const int64_t shape[][2] = { { 4, 6 }, { 6, 4 }, { 6, 6 } };
+    for (int i = 0; i < 3; i++) {
+        struct ckpt_tensor t = matrix("a", shape[i][0], shape[i][1], 0);
+        struct cut_model m;
+        struct err e = { 0 };
+        struct cuts c;
+        const struct ckpt_tensor *list = &t;
+        CHECK_INT(parse(&c, text, &e), 0);
+        int rc = cut_model_open(&m, &c, &list, 1, &l, &e);
+        CHECK_INT(rc, i < 2 ? 0 : -ERR_CONFIG);
+        if (i < 2)
+            CHECK_INT(m.table.p[0].split_dim, i ? 0 : 1);
+        else
+            CHECK_HAS(e.text, "a: is [6,6], the row says [6,4]: is it turned round");
+        cut_model_close(&m);
+        cuts_free(&c);
+    }
+}
+
 /* ---- printed tables cut as their families do ---- */
 
 static const struct model_config sizes[PUBLISHED_MODELS] = {

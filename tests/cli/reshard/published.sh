@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# quick
+# published.sh - checkpoints of published configurations, scaled down, are cut to tp 2, 4, 8, stages, ep 2 and
+# 4, and joined byte for byte, by the cut tables that ship. published_all.sh runs all of them.
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/../lib/lib.bash"
+command -v python3 >/dev/null || { skip "no python3 here"; finish; }
+python3 -B "$here/published.py" check "$BIN/reshard" qwen3.5-35b-a3b deepseek-v3 gemma-4-26b-a4b >"$TMP/said" 2>&1
+rc=$?
+claim "$(cat "$TMP/said")" [ $rc = 0 ]
+claim "at least 40 configurations" [ "$(python3 -B "$here/published.py" list | wc -l)" -ge 40 ]
+
+python3 -B "$here/published.py" make gemma-3-4b "$TMP/gemma"
+run reshard --tp 2 "$TMP/gemma" "$TMP/cut"
+claim "towers are counted" has "$err" "3 tensors are in no row (multi_modal_projector.mm_input_projection_weight"
+run reshard inspect --cuts "$TMP/gemma"
+claim "the table of a nested config has its prefix" has "$out" \
+    "language_model.model.layers.{layer}.self_attn.k_proj.weight dim 0 unit 256 copies"
+echo "$out" >"$TMP/table"
+run reshard --tp 2 --cuts "$TMP/table" "$TMP/gemma" "$TMP/cut2"
+claim "the printed table cuts alike" cmp -s "$TMP/cut/weights-00001.safetensors" "$TMP/cut2/weights-00001.safetensors"
+sed -i 's/"hidden_size": 32/"hidden_size": 33/' "$TMP/gemma/config.json"
+sed -i 's/"model_type": "gemma3_text"/"model_type": "olmo2"/' "$TMP/gemma/config.json"
+run reshard --tp 2 "$TMP/gemma" "$TMP/x"
+claim "a damaged config is refused where tp needs it" [ "$rc/$(wc -l <<<"$err")" = 2/1 ]
+claim "with the key" has "$err" "config.json: has no num_attention_heads"
+run reshard --dp 2 --zero 3 "$TMP/gemma" "$TMP/x"
+claim "and said where it does not" has "$err" "has no num_attention_heads"
+claim "dp needs no table" [ $rc = 0 ]
+finish
