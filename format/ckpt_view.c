@@ -23,6 +23,13 @@ struct fmt_view {
 
 struct ckpt *ckpt_below(const struct ckpt *c) { return c->view ? c->view->below : NULL; }
 
+int ckpt_is_computed(const struct ckpt *c, int i)
+{
+    for (; c->view && i >= 0; c = c->view->below)
+        i = c->view->tensor[i].from;
+    return i < 0;
+}
+
 struct ckpt *fmt_bottom(const struct ckpt *c)
 {
     while (c->view)

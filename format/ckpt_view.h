@@ -48,6 +48,8 @@ struct ckpt_view_opts {
 int ckpt_view_open(struct ckpt **out, struct ckpt *below, int n, const struct ckpt_view_tensor *t,
                    const struct ckpt_view_opts *how, struct err *e);
 
+/* 1: tensor i is computed when it is read, in this view or in one below. */
+int ckpt_is_computed(const struct ckpt *c, int i);
 /* The checkpoint below a view; NULL: c is no view. */
 struct ckpt *ckpt_below(const struct ckpt *c);
 

@@ -16,14 +16,21 @@
 #define QUANT_KEPT_PREFIX "quantized."
 #define QUANT_KEPT_TENSORS "quantized.tensors"
 
+/* What quant_quantize() makes of linear weights (QUANT.md). */
+enum quant_kind { QUANT_KIND_NONE, QUANT_KIND_INT8_G128, QUANT_KIND_FP8_B128, QUANT_KIND_MXFP4 };
+
 /* What a conversion asks for; zero: nothing. Dequantising comes first, quantising last. */
 struct quant_wish {
     int dequantize; /* to the dtype `to` */
     enum stored_dtype to;
     int requantize;
+    enum quant_kind quantize;
+    /* codes have no optimizer state: quantising without this is refused where there is one */
+    int weights_only;
 };
-/* The views of a wish, in their order. */
-int quant_views(struct ckpt **c, const struct quant_wish *wish, struct err *e);
+/* The views of a wish, in their order. *n_narrow: linear weights that quantising leaves as they are, because
+ * their columns are no multiple of the kind's group. */
+int quant_views(struct ckpt **c, const struct quant_wish *wish, int *n_narrow, struct err *e);
 
 /* Shows each quantised weight under its logical name as values in the dtype `to` (STORED_F32 or STORED_BF16),
  * by the rules of FOREIGN.md, and config.json without the quantisation. ERR_USAGE: nothing is quantised.
@@ -34,5 +41,11 @@ int quant_dequantize(struct ckpt **c, enum stored_dtype to, struct err *e);
  * names, and the published config.json. ERR_CONFIG: not such a checkpoint. While data are read:
  * ERR_INTEGRITY, a value that no code stands for, or more than one. */
 int quant_requantize(struct ckpt **c, struct err *e);
+
+/* Shows the linear weights of the layers as codes and scales in the form of the kind, and a configuration
+ * that says so. Embeddings, norms, routers and heads stay. *n_narrow: as above. ERR_USAGE: the checkpoint
+ * holds quantised weights, or none that can be. While data are read: ERR_FORMAT, a value that is not finite.
+ * */
+int quant_quantize(struct ckpt **c, enum quant_kind kind, int *n_narrow, struct err *e);
 
 #endif

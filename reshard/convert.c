@@ -18,6 +18,8 @@ static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
     TRY(stream_run(p, &d, digest, log, e));
     TRY(dest_send(&d, e));
     TRY(prove_run(p, &d, digest, log, e));
+    if (p->req->quant.quantize)
+        TRY(prove_computed(p, digest, log, e));
     TRY(procs_agree(procs,
                     request_stopped(p->req)
                         ? err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written")
@@ -48,13 +50,15 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
     struct plan p = { 0 };
     struct gguf_target *gguf = NULL;
     char size[32];
-    int rc = 0;
+    int n_narrow = 0, rc = 0;
     double start = clock_s();
     TRY(procs_agree(req->procs,
                     ckpt_open(&src, req->src, &(struct ckpt_open_opts){ .config_path = req->config_path }, e),
                     e));
     log_remarks(src, req, log);
-    TRY(procs_agree(req->procs, quant_views(&src, &req->quant, e), e));
+    TRY(procs_agree(req->procs, quant_views(&src, &req->quant, &n_narrow, e), e));
+    if (n_narrow)
+        log_line(log, "%d matrices stay as they are: their columns are no multiple of the group", n_narrow);
     if (req->format == TARGET_GGUF)
         TRY(gguf_target_prepare(&src, &gguf, req, log, e));
     TRY(procs_agree(req->procs, plan_make(&p, src, req, log, e), e));

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "base/pool.h"
+#include "format/ckpt_view.h"
 #include "reshard/dest.h"
 #include "reshard/gguf/gguf_prepare.h"
 
@@ -18,6 +19,7 @@ struct proof {
     struct ckpt *c;
     const struct procs *procs;
     struct ckpt_digest *out;
+    const char *only; /* 1 for the tensors that are digested; NULL: all */
     pthread_mutex_t lock;
     struct err err;
 };
@@ -52,7 +54,7 @@ static void digest_task(void *arg, int64_t i, int thread)
     pthread_mutex_lock(&p->lock);
     int failed = p->err.code;
     pthread_mutex_unlock(&p->lock);
-    if (failed || i % procs_size(p->procs) != procs_rank(p->procs))
+    if (failed || (p->only && !p->only[i]) || i % procs_size(p->procs) != procs_rank(p->procs))
         return;
     char *data = malloc((size_t)CHUNK);
     int rc = data ? digest_tensor(p->c, (int)i, &p->out[i], data, &e)
@@ -64,10 +66,10 @@ static void digest_task(void *arg, int64_t i, int thread)
     pthread_mutex_unlock(&p->lock);
 }
 
-int prove_digests(struct ckpt *c, int n_threads, const struct procs *procs, struct ckpt_digest *out,
-                  struct err *e)
+static int digest_all(struct ckpt *c, int n_threads, const struct procs *procs, const char *only,
+                      struct ckpt_digest *out, struct err *e)
 {
-    struct proof p = { .c = c, .procs = procs, .out = out };
+    struct proof p = { .c = c, .procs = procs, .out = out, .only = only };
     struct pool *pool = NULL;
     int rc = procs_agree(procs, pool_open(&pool, n_threads, e), e);
     if (rc < 0) {
@@ -85,6 +87,47 @@ int prove_digests(struct ckpt *c, int n_threads, const struct procs *procs, stru
     return rc < 0 ? rc
                   : procs_sum(procs, (int64_t *)out,
                               ckpt_n_tensors(c) * (int64_t)(sizeof *out / sizeof(int64_t)), e);
+}
+
+int prove_digests(struct ckpt *c, int n_threads, const struct procs *procs, struct ckpt_digest *out,
+                  struct err *e)
+{
+    return digest_all(c, n_threads, procs, NULL, out, e);
+}
+
+static int compare_computed(const struct plan *p, const char *computed, const struct ckpt_digest *first,
+                            const struct ckpt_digest *again, struct err *e)
+{
+    for (int i = 0; i < p->n; i++) {
+        const struct target *t = &p->target[i];
+        if (computed[t->src] && t->t.dtype == ckpt_tensor(p->src, t->src)->dtype &&
+            (first[i].lo != again[t->src].lo || first[i].hi != again[t->src].hi))
+            return err_set(
+                e, ERR_INTEGRITY,
+                "%s was computed twice with different results: nothing was published, check memory",
+                t->t.name);
+    }
+    return 0;
+}
+
+int prove_computed(const struct plan *p, const struct ckpt_digest *digest, struct log *log, struct err *e)
+{
+    const struct procs *procs = p->req->procs;
+    size_t n = (size_t)ckpt_n_tensors(p->src) + 1;
+    struct ckpt_digest *again = calloc(n, sizeof *again);
+    char *computed = calloc(n, 1);
+    int rc = again && computed ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %zu tensors", n);
+    if (log)
+        log_progress(log, 0, "computing it again");
+    TRY(procs_agree(procs, rc, e));
+    for (int i = 0; i < ckpt_n_tensors(p->src); i++)
+        computed[i] = (char)ckpt_is_computed(p->src, i);
+    TRY(digest_all(p->src, p->req->n_threads, procs, computed, again, e));
+    TRY(procs_agree(procs, compare_computed(p, computed, digest, again, e), e));
+out:
+    free(again);
+    free(computed);
+    return rc < 0 ? rc : 0;
 }
 
 static int compare(const struct plan *p, const struct ckpt *c, const struct ckpt_digest *want,

@@ -111,6 +111,9 @@ int stream_run(const struct plan *p, const struct dest *d, struct ckpt_digest *d
  * stream_run(). */
 int prove_run(const struct plan *p, const struct dest *d, const struct ckpt_digest *digest, struct log *log,
               struct err *e);
+/* Computes the computed tensors of the source once more, in parts of another size: their digests must be
+ * those of the stream. Collective. */
+int prove_computed(const struct plan *p, const struct ckpt_digest *digest, struct log *log, struct err *e);
 /* out[ckpt_n_tensors(c)]: digests of all tensors, by reading them; ERR_INTEGRITY where the checkpoint
  * claims another. Collective over procs. */
 int prove_digests(struct ckpt *c, int n_threads, const struct procs *procs, struct ckpt_digest *out,

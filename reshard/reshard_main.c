@@ -30,8 +30,16 @@ struct options {
 
 enum { DEVICE_CPU, DEVICE_CUDA };
 enum { DEQUANTIZE_NO, DEQUANTIZE_F32, DEQUANTIZE_BF16 };
-static const char quantize_names[] = "none|q8_0|q4_0|q4_k|q5_k|q6_k|mxfp4";
-static const char *const quantize_types[] = { NULL, "q8_0", "q4_0", "q4_k", "q5_k", "q6_k", "mxfp4" };
+static const char quantize_names[] = "none|int8-g128|fp8-b128|mxfp4|q8_0|q4_0|q4_k|q5_k|q6_k|b12";
+/* What each word is in a GGUF file, and in all others. */
+static const struct {
+    const char *word, *gguf;
+    enum quant_kind kind;
+} quantize_kinds[] = { { "none", NULL, QUANT_KIND_NONE },         { "int8-g128", NULL, QUANT_KIND_INT8_G128 },
+                       { "fp8-b128", NULL, QUANT_KIND_FP8_B128 }, { "mxfp4", "mxfp4", QUANT_KIND_MXFP4 },
+                       { "q8_0", "q8_0", QUANT_KIND_NONE },       { "q4_0", "q4_0", QUANT_KIND_NONE },
+                       { "q4_k", "q4_k", QUANT_KIND_NONE },       { "q5_k", "q5_k", QUANT_KIND_NONE },
+                       { "q6_k", "q6_k", QUANT_KIND_NONE },       { "b12", NULL, QUANT_KIND_NONE } };
 static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|gguf";
 
 /* clang-format off */
@@ -64,7 +72,8 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|g
     { OPT_SWITCH, "requantize",   AT(requantize),   "0",      NULL, \
       "what --dequantize made as the codes it was made from, byte for byte", 0, 0, 0 }, \
     { OPT_CHOICE, "quantize",     AT(quantize),     "none",   quantize_names, \
-      "gguf: blocks for matrices, with llama.cpp's bits", 0, 0, 0 }, \
+      "codes of the layers' matrices; q8_0 to q6_k, mxfp4: gguf, with llama.cpp's bits; int8-g128, " \
+      "fp8-b128, mxfp4: native and hf", 0, 0, 0 }, \
     { OPT_SWITCH, "weights-only", AT(weights_only), "0",      NULL, "leave optimizer state out", 0, 0, 0 }, \
     { OPT_TEXT,   "config",       AT(config),       NULL,     "FILE", \
       "config.json to use instead of SRC's", 0, 0, 0 }, \
@@ -190,6 +199,34 @@ static const char *format_name(enum target_format f)
     return f == TARGET_HF ? "hf" : f == TARGET_GGUF ? "gguf" : "deepspeed-universal";
 }
 
+static int check_quantize(const struct options *o, struct err *e)
+{
+    const char *word = quantize_kinds[o->quantize].word;
+    int in_gguf = quantize_kinds[o->quantize].gguf != NULL, elsewhere = quantize_kinds[o->quantize].kind;
+    if (!o->quantize)
+        return 0;
+    if (!in_gguf && !elsewhere)
+        return err_set(e, ERR_USAGE, "--quantize %s: not built yet: it comes with the serve format", word);
+    if (o->format == TARGET_GGUF)
+        return in_gguf
+                   ? 0
+                   : err_set(e, ERR_USAGE,
+                             "--quantize %s is not for --format gguf: it has q8_0, q4_0, q4_k, q5_k, q6_k "
+                             "and mxfp4",
+                             word);
+    if (!elsewhere)
+        return err_set(e, ERR_USAGE, "--quantize %s is for --format gguf", word);
+    if (o->format != TARGET_NATIVE && o->format != TARGET_HF)
+        return err_set(e, ERR_USAGE, "--quantize %s is for --format native, hf and gguf", word);
+    if (o->dtype != TARGET_AS_IS || o->config || o->experts)
+        return err_set(
+            e, ERR_USAGE,
+            "--quantize %s: leave --dtype, --config and --experts out: codes are made of SRC as it "
+            "is",
+            word);
+    return 0;
+}
+
 /* Options about quantised weights that do not go together. */
 static int check_quant(const struct options *o, struct err *e)
 {
@@ -199,32 +236,38 @@ static int check_quant(const struct options *o, struct err *e)
         return err_set(e, ERR_USAGE,
                        "--config with --dequantize or --requantize: config.json describes the codes: put the "
                        "file into SRC");
+    if (o->requantize && o->quantize)
+        return err_set(e, ERR_USAGE, "--requantize and --quantize: both make codes: give one of them");
     if (o->requantize && o->dtype != TARGET_AS_IS)
         return err_set(e, ERR_USAGE,
                        "--dtype with --requantize: codes have dtypes of their own: leave --dtype out");
-    return 0;
+    return check_quantize(o, e);
 }
 
 static int make_request(struct request *r, const struct options *o, const char *src, const char *dst,
                         struct err *e)
 {
-    *r = (struct request){ .src = src,
-                           .dst = dst,
-                           .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, (int)o->ep, (int)o->zero },
-                           .format = (enum target_format)o->format,
-                           .dtype = (enum target_dtype)o->dtype,
-                           .weights_only = o->weights_only || o->format == TARGET_HF ||
-                                           o->format == TARGET_GGUF,
-                           .quant = { .dequantize = o->dequantize != DEQUANTIZE_NO,
-                                      .to = o->dequantize == DEQUANTIZE_F32 ? STORED_F32 : STORED_BF16,
-                                      .requantize = o->requantize },
-                           .n_threads = threads_of(o, 1),
-                           .config_path = o->config,
-                           .cuts_path = o->cuts,
-                           .shard_bytes = o->shard_size ? o->shard_size : 5000000000,
-                           .experts = (enum hf_experts)o->experts,
-                           .gguf_type = o->quantize ? quantize_types[o->quantize] : NULL,
-                           .stop = &stop };
+    const int gguf = o->format == TARGET_GGUF, quantised = !gguf && quantize_kinds[o->quantize].kind;
+    *r = (struct request){
+        .src = src,
+        .dst = dst,
+        .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, (int)o->ep, (int)o->zero },
+        .format = (enum target_format)o->format,
+        .dtype = (enum target_dtype)o->dtype,
+        .weights_only = o->weights_only || o->format == TARGET_HF || o->format == TARGET_GGUF,
+        .quant = { .dequantize = o->dequantize != DEQUANTIZE_NO,
+                   .to = o->dequantize == DEQUANTIZE_F32 ? STORED_F32 : STORED_BF16,
+                   .requantize = o->requantize,
+                   .quantize = quantised ? quantize_kinds[o->quantize].kind : QUANT_KIND_NONE,
+                   .weights_only = o->weights_only || o->format == TARGET_HF },
+        .n_threads = threads_of(o, 1),
+        .config_path = o->config,
+        .cuts_path = o->cuts,
+        .shard_bytes = o->shard_size ? o->shard_size : 5000000000,
+        .experts = quantised ? HF_EXPERTS_EACH : (enum hf_experts)o->experts,
+        .gguf_type = gguf ? quantize_kinds[o->quantize].gguf : NULL,
+        .stop = &stop
+    };
 
     int rc = parse_compress(o->compress, r, e);
     if (rc < 0 || (rc = check_quant(o, e)) < 0)
@@ -237,8 +280,6 @@ static int make_request(struct request *r, const struct options *o, const char *
     if (r->experts == HF_EXPERTS_FUSED && o->format != TARGET_HF)
         return err_set(e, ERR_USAGE,
                        "--experts fused is for --format hf: other formats have a tensor an expert");
-    if (r->gguf_type && o->format != TARGET_GGUF)
-        return err_set(e, ERR_USAGE, "--quantize %s is for --format gguf", r->gguf_type);
     if (o->format == TARGET_MEGATRON)
         return err_set(e, ERR_USAGE,
                        "--format megatron-dist: writing it is not built yet: use native, hf, dcp or "
@@ -327,13 +368,14 @@ static int run_plan(const struct options *o, char **arg, struct err *e)
 {
     struct request r;
     struct ckpt *c = NULL;
+    int n_narrow = 0;
     struct plan p;
     struct gguf_target *gguf;
     struct report_options v = { .json = o->json };
     int rc = make_request(&r, o, arg[0], "", e);
     if (rc < 0 || (rc = ckpt_open(&c, arg[0], &(struct ckpt_open_opts){ .config_path = o->config }, e)) < 0)
         return rc;
-    rc = quant_views(&c, &r.quant, e);
+    rc = quant_views(&c, &r.quant, &n_narrow, e);
     if (rc >= 0 && r.format == TARGET_GGUF)
         rc = gguf_target_prepare(&c, &gguf, &r, NULL, e);
     if (rc >= 0 && (rc = plan_make(&p, c, &r, NULL, e)) >= 0) {

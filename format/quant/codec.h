@@ -29,6 +29,7 @@ uint8_t codec_nearest(enum codec_kind kind, float x);
 /* 2^(e - 127); e 255: NaN. */
 float codec_e8m0(uint8_t e);
 float codec_f16(uint16_t h);
+uint16_t codec_to_f16(float x); /* to nearest even; beyond the largest: infinity */
 uint16_t codec_bf16(float x);
 float codec_of_bf16(uint16_t h);
 /* n numbers of a dtype as fp32; F32, BF16, F16, F64 (rounded), F8_E4M3, F8_E5M2, F8_E8M0 and U8 (both as

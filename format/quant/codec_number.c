@@ -84,6 +84,21 @@ float codec_f16(uint16_t h)
     return of_bits(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
+uint16_t codec_to_f16(float x)
+{
+    uint32_t u = bits_of(x), sign = u >> 16 & 0x8000;
+    float f = fabsf(x);
+    if (isnan(x))
+        return (uint16_t)(sign | 0x7e00);
+    if (f >= 65520)
+        return (uint16_t)(sign | 0x7c00);
+    if (f < 0x1p-14f)
+        return (uint16_t)(sign | (uint32_t)lrintf(f * 0x1p24f));
+    u &= 0x7fffffffu;
+    u += 0xfff + (u >> 13 & 1);
+    return (uint16_t)(sign | ((u >> 13) - (112u << 10)));
+}
+
 uint16_t codec_bf16(float x)
 {
     uint32_t u = bits_of(x);

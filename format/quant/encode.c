@@ -25,8 +25,10 @@ static struct box value_box(const struct quant_weight *w, const struct patch *p)
     return b;
 }
 
-/* 1: the last dim of the codes is not that of the values. */
-static int is_turned(const struct quant_weight *w) { return (w->dim_k == w->n_dims - 1) == region_n_last(w); }
+int encode_is_turned(const struct encoder *c)
+{
+    return (c->w.w->dim_k == c->w.w->n_dims - 1) == region_n_last(c->w.w);
+}
 
 /* [rows][cols] to [cols][rows]. */
 static void turn(const float *in, int64_t rows, int64_t cols, float *out)
@@ -43,7 +45,7 @@ int encode_values(const struct encoder *c, struct ckpt *below, const struct patc
     enum stored_dtype dtype = ckpt_tensor(below, c->values)->dtype;
     struct box b = value_box(w, p);
     int64_t n = box_count(&b), rows = b.extent[w->n_dims - 2];
-    int turned = is_turned(w);
+    int turned = encode_is_turned(c);
     char *data = malloc((size_t)(stored_bytes(dtype, n) + n * 4) + 8);
     float *x = turned ? (float *)(void *)(data + stored_bytes(dtype, n + n % 2)) : out;
     if (!data)
@@ -251,7 +253,7 @@ static int encode_range(const struct encoder *c, struct ckpt *below, const struc
                         int64_t hi, struct place to, struct err *e)
 {
     int64_t element = stored_bytes(c->w.codes, 1);
-    int64_t most = is_turned(c->w.w) ? hi - lo : MOST_BYTES / element;
+    int64_t most = encode_is_turned(c) ? hi - lo : MOST_BYTES / element;
     struct rect_walk w = rect_walk(b, lo, hi);
     struct rect t;
     char *out = to.out;
@@ -259,7 +261,7 @@ static int encode_range(const struct encoder *c, struct ckpt *below, const struc
     while (rc >= 0 && rect_next(&w, most, &t)) {
         to.out = out + t.first * element;
         to.pitch = (t.c1 - t.c0) * element;
-        rc = is_turned(c->w.w) ? encode_parts(c, below, &t, &to, e) : encode_rect(c, below, &t, &to, e);
+        rc = encode_is_turned(c) ? encode_parts(c, below, &t, &to, e) : encode_rect(c, below, &t, &to, e);
     }
     return rc;
 }

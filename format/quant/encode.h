@@ -21,6 +21,8 @@ struct encoder {
  * a value is not that of one code. */
 int encode_codes(void *arg, struct ckpt *below, const struct box *b, int64_t lo, int64_t hi, void *dst,
                  struct err *e);
+/* 1: the last dim of the codes is not that of the values. */
+int encode_is_turned(const struct encoder *c);
 /* Reads the values of a part as fp32 in the order of the stored tensors: [n][k], of GPTQ and AWQ [k][n]. out:
  * room for them. */
 int encode_values(const struct encoder *c, struct ckpt *below, const struct patch *p, float *out,
