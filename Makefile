@@ -203,6 +203,7 @@ bench: benches
 	@tests/bench/run --bin $B
 bench-reshard: benches
 	@tests/bench/run --bin $B reshard
+	@tests/bench/quant_bench.py --bin $B/bin $(BENCH)
 # with PEERS=DIR (programs that call them) and PEER_PYTHON: beside PyTorch, llama.cpp, transformers
 bench-train: programs
 	@tests/bench/train_bench.py --bin $B/bin $(BENCH)

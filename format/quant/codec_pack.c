@@ -3,7 +3,7 @@
 #include "format/quant/codec.h"
 
 /* Two codes a byte: the low four bits come first. in: from a whole byte on. */
-static void unpack_nibbles(const uint8_t *in, int64_t n, uint8_t *out)
+static void unpack_nibbles(const uint8_t *restrict in, int64_t n, uint8_t *restrict out)
 {
     for (int64_t i = 0; i < n / 2; i++) {
         out[2 * i] = in[i] & 15;
@@ -21,7 +21,12 @@ void codec_unpack(const void *in, int64_t first, int bits, int64_t n, uint8_t *o
         memcpy(out, p + first / 8, (size_t)n);
         return;
     }
-    if (bits == 4 && first % 8 == 0) {
+    if (bits == 4 && first % 4 == 0) {
+        if (n > 0 && first % 8) { /* from the middle of a byte on */
+            *out++ = p[first / 8] >> 4;
+            first += 4;
+            n--;
+        }
         unpack_nibbles(p + first / 8, n, out);
         return;
     }

@@ -12,9 +12,10 @@
 #include "format/quant/region.h"
 #include "format/quant_view.h"
 
-#define SLABS 8                          /* slabs that are kept for the next read */
-#define SLAB_BYTES ((int64_t)4 << 20)    /* codes of a slab */
-#define TILE 64                          /* rows and columns that are turned round at once */
+#define SLABS 8                       /* slabs that are kept for the next read */
+#define SLAB_BYTES ((int64_t)4 << 20) /* codes of a slab */
+#define TILE_ROWS 128                 /* rows of the view that are turned round at once */
+#define TILE_COLUMNS 32
 #define MOST_VALUES ((int64_t)128 << 10) /* that are decoded at once */
 
 struct slab {
@@ -131,11 +132,11 @@ static void turn(const char *tile, int64_t rows, int64_t cols, int64_t size, cha
 /* Decodes rectangle t of a slab tile by tile; the rows of a tile are columns of the view. */
 static int decode_turned(const struct region *r, const struct rect *t, char *out, struct err *e)
 {
-    char tile[TILE * TILE * 4];
+    char tile[TILE_ROWS * TILE_COLUMNS * 4];
     const int64_t size = stored_bytes(r->w->to, 1), pitch = t->c1 - t->c0;
-    for (int64_t row = t->r0; row < t->r1; row += TILE)
-        for (int64_t col = t->c0; col < t->c1; col += TILE) {
-            struct rect q = { t->e, row, row + TILE, col, col + TILE, 0 };
+    for (int64_t row = t->r0; row < t->r1; row += TILE_ROWS)
+        for (int64_t col = t->c0; col < t->c1; col += TILE_COLUMNS) {
+            struct rect q = { t->e, row, row + TILE_ROWS, col, col + TILE_COLUMNS, 0 };
             q.r1 = q.r1 < t->r1 ? q.r1 : t->r1;
             q.c1 = q.c1 < t->c1 ? q.c1 : t->c1;
             struct patch p = patch_of(r->w->w, &q);
@@ -192,7 +193,7 @@ static int compute_values(void *arg, struct ckpt *below, const struct box *b, in
     struct rect_walk w = rect_walk(b, lo, hi);
     struct rect t;
     int rc = 0;
-    while (rc >= 0 && rect_next(&w, MOST_VALUES, &t)) {
+    while (rc >= 0 && rect_next(&w, turned ? hi - lo : MOST_VALUES, &t)) {
         char *out = (char *)dst + stored_bytes(p->w.to, t.first);
         rc = turned ? by_slabs(p, below, &t, out, e) : by_rows(p, below, &t, out, e);
     }

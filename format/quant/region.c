@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define MOST_COLUMNS 4096 /* codes that are unpacked at once */
+#define AHEAD 8           /* rows of codes that are fetched before they are needed */
 
 int region_n_last(const struct quant_weight *w)
 {
@@ -306,10 +307,27 @@ static void unpack_k(const struct region *r, int64_t n, int64_t k, int64_t m, ui
     int64_t row = (n - b->start[an->dim]) * step_of(b, an->dim);
     int64_t from = b->start[ak->dim] * step_of(b, ak->dim);
 
-    codec_unpack(r->codes, (row - from) * stored + k * bits, bits, m, out);
+    const int64_t first = (row - from) * stored + k * bits;
+    /* Rows of a tile are far apart: processors do not expect the next one. */
+    __builtin_prefetch(r->codes + (first + AHEAD * step_of(b, an->dim) * stored) / 8);
+    codec_unpack(r->codes, first, bits, m, out);
     if (w->scheme.form == QUANT_INT8)
         for (int64_t i = 0; i < m; i++)
             out[i] ^= 0x80;
+}
+
+/* m codes from code `first` of a word on. */
+static void unpack_awq(const uint32_t *word, int64_t first, int64_t m, uint8_t *out)
+{
+    static const unsigned char bit[8] = { 0, 16, 4, 20, 8, 24, 12, 28 }; /* codec_awq_bit */
+    int64_t i = 0;
+    for (; i < m && first; word += first == 0)
+        out[i++] = (uint8_t)(*word >> bit[first] & 15), first = (first + 1) % 8;
+    for (; i + 8 <= m; i += 8, word++)
+        for (int j = 0; j < 8; j++)
+            out[i + j] = (uint8_t)(*word >> bit[j] & 15);
+    for (int j = 0; i < m; j++)
+        out[i++] = (uint8_t)(*word >> bit[j] & 15);
 }
 
 /* Unpacks the codes of column k, rows n .. n + m - 1 of a form with N last. */
@@ -322,9 +340,9 @@ static void unpack_n(const struct region *r, int64_t k, int64_t n, int64_t m, ui
     int bits = w->scheme.bits;
 
     if (w->scheme.form == QUANT_AWQ) {
-        const uint32_t *row = words + (k - b->start[b->n_dims - 2]) * width;
-        for (int64_t i = 0; i < m; i++)
-            out[i] = row[(n + i) / 8 - first] >> codec_awq_bit(n + i) & 15;
+        const uint32_t *word = words + (k - b->start[b->n_dims - 2]) * width + n / 8 - first;
+        __builtin_prefetch(word + AHEAD * width);
+        unpack_awq(word, n % 8, m, out);
         return;
     }
     int64_t word = k * bits / 32 - b->start[b->n_dims - 2];
@@ -337,7 +355,7 @@ static void unpack_n(const struct region *r, int64_t k, int64_t n, int64_t m, ui
             out[i] |= (uint8_t)(row[i + width] << (32 - shift) & mask);
 }
 
-/* Blocks of the same scale one after another: a table of values serves all rows of a block. */
+/* Blocks of many rows: a table of values serves all rows of a block. */
 static void values_by_block(const struct region *r, const struct patch *p, char *out)
 {
     struct codec_table table;
@@ -353,13 +371,38 @@ static void values_by_block(const struct region *r, const struct patch *p, char 
             for (int64_t i = 0; i < rows; i++) {
                 char *to = out + ((n + i - p->n0) * pitch + k - p->k0) * size;
                 unpack_k(r, n + i, k, m, code);
-                if (rows * m >= 2 * c.n_codes || c.n_codes == 16)
+                if (rows * m >= 2 * c.n_codes)
                     codec_values_by_table(&c, &table, code, m, to);
                 else
                     codec_values(&c, code, m, to);
             }
         }
     }
+}
+
+/* Groups of one row: codes are unpacked for many groups at once. */
+static void values_by_group(const struct region *r, const struct patch *p, char *out)
+{
+    uint8_t code[MOST_COLUMNS];
+    int64_t size = stored_bytes(r->w->to, 1), m, next;
+    int64_t values = r->scale_k.indices ? r->scale_k.values : p->k1;
+    for (int64_t n = p->n0; n < p->n1; n++)
+        for (int64_t k = p->k0; k < p->k1; k += m) {
+            struct codec c = region_codec_at(r, n, k);
+            const float *scale = r->scale + scale_at(r, n, k);
+            const int16_t *zero = r->zero ? r->zero + zero_at(r, n, k) : NULL;
+            m = p->k1 - k < MOST_COLUMNS ? p->k1 - k : MOST_COLUMNS;
+            unpack_k(r, n, k, m, code);
+            for (int64_t at = k, end = (k / values + 1) * values; at < k + m; at = next, end += values) {
+                next = end < k + m ? end : k + m;
+                c.scale = *scale;
+                c.zero = zero ? *zero : r->mid;
+                codec_values(&c, code + at - k, next - at, out);
+                out += (next - at) * size;
+                scale += r->scale_k.step;
+                zero = zero ? zero + r->zero_step_k : NULL;
+            }
+        }
 }
 
 /* Columns that choose their groups: scale and zero point of each. */
@@ -387,7 +430,7 @@ static void values_by_column(const struct region *r, const struct patch *p, char
     uint8_t code[MOST_COLUMNS];
     int16_t mid[MOST_COLUMNS];
     int64_t size = stored_bytes(r->w->to, 1), pitch = p->n1 - p->n0, m;
-    for (int64_t i = 0; i < MOST_COLUMNS; i++)
+    for (int64_t i = 0; !r->zero && i < MOST_COLUMNS && i < pitch; i++)
         mid[i] = (int16_t)r->mid;
     for (int64_t k = p->k0; k < p->k1; k++)
         for (int64_t n = p->n0; n < p->n1; n += m) {
@@ -409,6 +452,8 @@ int region_values(const struct region *r, const struct patch *p, void *out, stru
         values_by_column(r, p, out);
     else if (r->g_idx)
         values_by_index(r, p, out);
+    else if (r->zero || (r->scale_n.values == 1 && r->scale_k.indices))
+        values_by_group(r, p, out);
     else
         values_by_block(r, p, out);
     return 0;
