@@ -18,7 +18,7 @@ static struct ckpt_state target_state(const struct plan *p)
 
 /* ---- native ---- */
 
-static int is_ours(const struct plan *p, int unit)
+int output_is_ours(const struct plan *p, int unit)
 {
     return p->unit[unit].n_pieces && p->unit[unit].owner == procs_rank(p->req->procs);
 }
@@ -27,7 +27,7 @@ static int is_ours(const struct plan *p, int unit)
 static int list_pieces(const struct plan *p, struct ckpt_piece **list, struct err *e)
 {
     for (int u = 0; u < p->n_ranks * UNITS; u++)
-        if (is_ours(p, u) && !(list[u] = calloc((size_t)p->unit[u].n_pieces, sizeof **list)))
+        if (output_is_ours(p, u) && !(list[u] = calloc((size_t)p->unit[u].n_pieces, sizeof **list)))
             return err_set(e, ERR_MEMORY, "no memory for %d pieces", p->unit[u].n_pieces);
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->target[i].n_pieces; k++) {
@@ -135,7 +135,7 @@ out:
 
 /* ---- Hugging Face ---- */
 
-static int list_tensors(struct output *o, struct err *e)
+int output_list(struct output *o, struct err *e)
 {
     const struct plan *p = o->p;
     o->list = calloc((size_t)p->n + 1, sizeof *o->list);
@@ -153,7 +153,7 @@ static int open_hf(struct output *o, const char *tmp, struct err *e)
                                  .experts = req->experts,
                                  .config = o->p->config,
                                  .watch = o->watch.arg ? &o->watch : NULL };
-    int rc = list_tensors(o, e);
+    int rc = output_list(o, e);
     return rc < 0 ? rc : hf_write_open(&o->hf, tmp, o->p->n, o->list, &how, e);
 }
 
@@ -178,7 +178,7 @@ static int seal_hf(struct output *o, const char *tmp, char *blob, size_t n, cons
 static int open_dcp(struct output *o, const char *tmp, struct err *e)
 {
     const struct plan *p = o->p;
-    int n_units = p->n_ranks * UNITS, rc = list_tensors(o, e),
+    int n_units = p->n_ranks * UNITS, rc = output_list(o, e),
         *n_items = calloc((size_t)n_units, sizeof *n_items);
     char *ours = calloc((size_t)n_units, 1);
     if (rc >= 0 && (!n_items || !ours))
@@ -187,7 +187,7 @@ static int open_dcp(struct output *o, const char *tmp, struct err *e)
 
     for (int u = 0; u < n_units; u++) {
         n_items[u] = p->unit[u].n_pieces;
-        ours[u] = (char)is_ours(p, u);
+        ours[u] = (char)output_is_ours(p, u);
     }
     raise_file_limit(n_units);
 
@@ -223,7 +223,7 @@ static int seal_dcp(struct output *o, const char *tmp, char *blob, size_t n, con
 
 static int open_universal(struct output *o, const char *tmp, struct err *e)
 {
-    int rc = list_tensors(o, e);
+    int rc = output_list(o, e);
     o->state = target_state(o->p);
     return rc < 0 ? rc : universal_write_open(&o->universal, tmp, o->p->n, o->list, &o->state, e);
 }
@@ -277,6 +277,8 @@ static const struct sink sinks[] = {
     [TARGET_DCP] = { 1, 0, open_dcp, put_dcp, close_dcp, NULL, seal_dcp },
     [TARGET_UNIVERSAL] = { 0, 0, open_universal, put_universal, NULL, NULL, seal_universal },
     [TARGET_GGUF] = { 0, 0, open_gguf, put_gguf, NULL, NULL, seal_gguf },
+    [TARGET_MEGATRON] = { 1, 0, megatron_sink_open, megatron_sink_put, megatron_sink_close, NULL,
+                          megatron_sink_seal },
 };
 
 int output_open(struct output *o, const struct plan *p, const struct dest *d, struct err *e)
@@ -299,6 +301,7 @@ void output_free(struct output *o)
     dcp_write_free(o->dcp);
     universal_write_free(o->universal);
     gguf_write_abort(o->gguf);
+    megatron_sink_free(o);
     free(o->shard);
     free(o->table);
     free(o->table_bytes);
@@ -307,7 +310,7 @@ void output_free(struct output *o)
 
 int output_owns(const struct output *o, const struct target_piece *q)
 {
-    return !o->sink->by_unit || is_ours(o->p, q->unit);
+    return !o->sink->by_unit || output_is_ours(o->p, q->unit);
 }
 
 int output_put(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n,
@@ -323,7 +326,7 @@ int output_digest(struct output *o, const struct target_piece *q, struct ckpt_di
 
 int output_close(struct output *o, int unit, struct err *e)
 {
-    return o->sink->close && is_ours(o->p, unit) ? o->sink->close(o, unit, e) : 0;
+    return o->sink->close && output_is_ours(o->p, unit) ? o->sink->close(o, unit, e) : 0;
 }
 
 /* ---- the small files ---- */

@@ -5,6 +5,7 @@
 #include "format/dcp_write.h"
 #include "format/gguf_write.h"
 #include "format/hf_write.h"
+#include "format/megatron_write.h"
 #include "format/universal_write.h"
 #include "reshard/dest.h"
 
@@ -38,6 +39,9 @@ struct output {
     struct gguf_write *gguf;
     struct ckpt_state state; /* of universal */
     struct ckpt_watch watch; /* arg NULL: the files stay on this machine */
+    struct megatron_write *megatron;
+    int *n_items; /* of megatron, by unit */
+    char *ours;
 };
 
 /* Opens the files of this process in the folder d->tmp. Borrows p and what d points to. *o zeroed before;
@@ -58,5 +62,18 @@ int output_close(struct output *o, int unit, struct err *e);
 /* Writes config, small files and manifest: the folder tmp is then a whole checkpoint. Collective over the
  * processes that share the work. */
 int output_seal(struct output *o, const char *tmp, struct err *e);
+
+/* For sinks: whether this process writes a unit; fills o->list with the tensors of the target. */
+int output_is_ours(const struct plan *p, int unit);
+int output_list(struct output *o, struct err *e);
+
+/* The functions of Megatron's sink (output_megatron.c). */
+int megatron_sink_open(struct output *o, const char *tmp, struct err *e);
+int megatron_sink_put(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n,
+                      struct err *e);
+int megatron_sink_close(struct output *o, int unit, struct err *e);
+int megatron_sink_seal(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta,
+                       struct err *e);
+void megatron_sink_free(struct output *o);
 
 #endif

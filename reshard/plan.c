@@ -87,6 +87,8 @@ static int pick_tensors(struct plan *p, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for a plan of %d tensors", n);
     for (int i = 0; i < n && rc >= 0; i++) {
         const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
+        if (p->req->format == TARGET_MEGATRON && param_is_derived(s->name))
+            continue; /* Megatron computes rotary tables itself and has no place for them */
         if (s->role == ROLE_WEIGHT)
             rc = pick_weight(p, i, keep_state, e);
         else if (!p->req->weights_only &&
@@ -354,10 +356,13 @@ static int cut_rows(struct param_piece *q, int dp, int d)
     return q->hi > 0;
 }
 
+/* Formats whose files hold boxes, not ranges. */
+static int holds_boxes(enum target_format f) { return f == TARGET_DCP || f == TARGET_MEGATRON; }
+
 static int list_parts(const struct plan *p, const struct params_local *l, int dp, int sliced,
                       struct param_piece *out)
 {
-    if (p->req->format != TARGET_DCP || !sliced)
+    if (!holds_boxes(p->req->format) || !sliced)
         return params_pieces(l, dp, sliced, out);
     int n = params_pieces(l, 0, 0, out), kept = 0;
     for (int i = 0; i < n; i++) {
@@ -557,7 +562,7 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
     p->grain = ckpt_state(src)->grain ? ckpt_state(src)->grain : p->has_model ? p->cfg.grain : 0;
     if (p->has_model && p->grain)
         TRY(take_grain(p, e));
-    if ((p->has_model || p->has_cuts) && (req->format == TARGET_NATIVE || req->format == TARGET_DCP))
+    if ((p->has_model || p->has_cuts) && (req->format == TARGET_NATIVE || holds_boxes(req->format)))
         TRY(place_pieces(p, e));
     TRY(add_whole(p, e));
 

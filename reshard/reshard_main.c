@@ -280,10 +280,6 @@ static int make_request(struct request *r, const struct options *o, const char *
     if (r->experts == HF_EXPERTS_FUSED && o->format != TARGET_HF)
         return err_set(e, ERR_USAGE,
                        "--experts fused is for --format hf: other formats have a tensor an expert");
-    if (o->format == TARGET_MEGATRON)
-        return err_set(e, ERR_USAGE,
-                       "--format megatron-dist: writing it is not built yet: use native, hf, dcp or "
-                       "deepspeed-universal");
     if (o->device == DEVICE_CUDA)
         return err_set(e, ERR_USAGE,
                        "--device cuda: reshard moves bytes between files, and a GPU is further from them "

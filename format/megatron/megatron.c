@@ -13,6 +13,7 @@
 #include <string.h>
 #include "base/jx.h"
 #include "format/megatron/megatron.h"
+#include "format/torch/run_state.h"
 
 #define TRACKER "latest_checkpointed_iteration.txt"
 #define COMMON_OBJECT "common_state/shard_0_1"
@@ -415,6 +416,7 @@ static int open_torch_dist(struct mg *m, const char *sub, struct err *e)
     struct ckpt *c = m->b->c;
     struct dcp d = { 0 };
     struct torch_file common = { 0 };
+    const struct pk *state;
     int has_flat = 0, rc = 0;
 
     TRY(check_backend(c, sub, e));
@@ -426,8 +428,11 @@ static int open_torch_dist(struct mg *m, const char *sub, struct err *e)
     TRY(find_step(m, &d, common.root, e));
     if (has_flat)
         TRY(mg_flat_open(m, &d, e));
-    if (common.root)
+    state = pk_get(common.root, RUN_STATE_KEY);
+    if (common.root && !state)
         mg_run(m->b, &common, pk_get(common.root, "optimizer"));
+    TRY(build_finish(m->b, e));
+    TRY(run_state_read(c, state, e));
 out:
     torch_close(&common);
     dcp_close(&d);
@@ -447,6 +452,7 @@ int megatron_open(struct ckpt *c, int is_folder, struct err *e)
     if (has_ranks(c, sub)) {
         c->driver = "megatron-legacy";
         TRY(mg_legacy_open(&m, sub, e));
+        TRY(build_finish(&b, e));
     } else {
         c->driver = "megatron-dist";
         TRY(open_torch_dist(&m, sub, e));
@@ -454,7 +460,6 @@ int megatron_open(struct ckpt *c, int is_folder, struct err *e)
 
     c->layout.tp = m.s.tp > 0 && m.s.tp < 1 << 16 ? (int)m.s.tp : 1;
     c->layout.pp = m.s.pp > 0 && m.s.pp < 1 << 16 ? (int)m.s.pp : 1;
-    TRY(build_finish(&b, e));
     TRY(build_writer(c, "Megatron", NULL, 0, e));
 out:
     free(sub);

@@ -69,6 +69,16 @@ const struct mg_row *mg_find_expert(const char *key, int n, int *layer, int *exp
 void mg_hf_name(const struct mg_row *r, enum mg_family family, int hf, int layer, int expert,
                 char name[FMT_NAME_MAX]);
 enum mg_family mg_family_of(const char *model_type);
+/* Rows [from, from + n) of a row's array of `rows` rows are rows [to, to + n) of its logical tensor hf. The
+ * segments of one logical tensor ascend in both. */
+struct mg_segment {
+    int hf;
+    int64_t from, n, to;
+};
+int64_t mg_n_segments(const struct mg *m, const struct mg_row *r);
+struct mg_segment mg_segment_at(const struct mg *m, const struct mg_row *r, int64_t rows, int64_t i);
+/* Rows of logical tensor hf. */
+int64_t mg_rows_of(const struct mg *m, const struct mg_row *r, int64_t rows, int hf);
 /* Shape of the global array, from the local shape of one of tp ranks. */
 void mg_global(const struct mg_row *r, int64_t tp, int n_dims, const int64_t *local, int64_t *global);
 /* Adds a block: box `box` of the array (shape: of the whole) is stored row-major in f from element `at`

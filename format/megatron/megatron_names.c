@@ -354,40 +354,33 @@ static enum mg_cut cut_of(const struct mg *m, const struct mg_row *r)
     return r->cut == MG_GATED && m->s.family == MG_GPT2 ? MG_PLAIN : r->cut;
 }
 
-/* Rows [from, from + n) of the array are rows [to, to + n) of logical tensor hf. */
-struct segment {
-    int hf;
-    int64_t from, n, to;
-};
-
-static int64_t n_segments(const struct mg *m, const struct mg_row *r)
+int64_t mg_n_segments(const struct mg *m, const struct mg_row *r)
 {
     return cut_of(m, r) == MG_QKV ? 3 * m->s.groups : cut_of(m, r) == MG_GATED ? 2 : 1;
 }
 
-static struct segment segment_at(const struct mg *m, const struct mg_row *r, int64_t rows, int64_t i)
+struct mg_segment mg_segment_at(const struct mg *m, const struct mg_row *r, int64_t rows, int64_t i)
 {
     int64_t h = m->s.head_dim, q = m->s.heads / m->s.groups * h, g = i / 3,
             part = m->s.family == MG_GPT2 ? m->s.heads * h : 0;
     switch (cut_of(m, r)) {
     case MG_QKV:
         if (i % 3 == 0)
-            return (struct segment){ 0, g * (q + 2 * h), q, g * q };
-        return (struct segment){ (int)(i % 3), g * (q + 2 * h) + q + (i % 3 - 1) * h, h,
-                                 i % 3 * part + g * h };
-    case MG_GATED: return (struct segment){ (int)i, i * (rows / 2), rows / 2, 0 };
-    case MG_VOCAB: return (struct segment){ 0, 0, m->s.vocab && m->s.vocab < rows ? m->s.vocab : rows, 0 };
-    default: return (struct segment){ 0, 0, rows, 0 };
+            return (struct mg_segment){ 0, g * (q + 2 * h), q, g * q };
+        return (struct mg_segment){ (int)(i % 3), g * (q + 2 * h) + q + (i % 3 - 1) * h, h,
+                                    i % 3 * part + g * h };
+    case MG_GATED: return (struct mg_segment){ (int)i, i * (rows / 2), rows / 2, 0 };
+    case MG_VOCAB: return (struct mg_segment){ 0, 0, m->s.vocab && m->s.vocab < rows ? m->s.vocab : rows, 0 };
+    default: return (struct mg_segment){ 0, 0, rows, 0 };
     }
 }
 
-/* Rows of logical tensor hf. */
-static int64_t rows_of(const struct mg *m, const struct mg_row *r, int64_t rows, int hf)
+int64_t mg_rows_of(const struct mg *m, const struct mg_row *r, int64_t rows, int hf)
 {
     int64_t h = m->s.head_dim;
     if (cut_of(m, r) == MG_QKV && m->s.family == MG_GPT2)
         return 3 * m->s.heads * h;
-    return cut_of(m, r) == MG_QKV ? (hf == 0 ? m->s.heads : m->s.groups) * h : segment_at(m, r, rows, 0).n;
+    return cut_of(m, r) == MG_QKV ? (hf == 0 ? m->s.heads : m->s.groups) * h : mg_segment_at(m, r, rows, 0).n;
 }
 
 static int check_rows(const struct mg *m, const struct mg_row *r, int64_t rows, struct err *e)
@@ -507,14 +500,12 @@ int mg_block(struct mg *m, const struct mg_name *which, const struct box *box, c
     int rc = check_rows(m, r, shape[0], e),
         transposed = m->s.family == MG_GPT2 && r->in_layer && box->n_dims == 2;
 
-    if (m->s.tied == 1 && rc >= 0 && r->cut == MG_VOCAB && !strcmp(r->hf[m->s.family][0], "lm_head.weight"))
-        return 0; /* the last stage's copy of the embedding */
-    for (int64_t i = 0; rc >= 0 && i < n_segments(m, r); i++) {
-        struct segment s = segment_at(m, r, shape[0], i);
+    for (int64_t i = 0; rc >= 0 && i < mg_n_segments(m, r); i++) {
+        struct mg_segment s = mg_segment_at(m, r, shape[0], i);
         int64_t lo = s.from > box->start[0] ? s.from : box->start[0],
                 hi = s.from + s.n < box->start[0] + box->extent[0] ? s.from + s.n
                                                                    : box->start[0] + box->extent[0];
-        int64_t whole[2] = { rows_of(m, r, shape[0], s.hf), box->n_dims > 1 ? shape[1] : 0 },
+        int64_t whole[2] = { mg_rows_of(m, r, shape[0], s.hf), box->n_dims > 1 ? shape[1] : 0 },
                 cols = box->n_dims > 1 ? box->extent[1] : 1;
         struct box dst = *box;
         if (lo >= hi)
@@ -545,6 +536,9 @@ int mg_local(struct mg *m, const struct mg_name *which, int64_t rank, int n_dims
     if (n_dims < 1 || n_dims > 2)
         return err_set(e, ERR_FORMAT, "%s: %s has %d dims: is the file damaged", m->b->c->path, r->key,
                        n_dims);
+    if (m->s.tied == 1 && r->cut == MG_VOCAB && r->hf[m->s.family][0] &&
+        !strcmp(r->hf[m->s.family][0], "lm_head.weight"))
+        return 0; /* the last stage's copy of the embedding */
     if ((r->tp_dim < 0 || r->tp_dim >= n_dims) && rank > 0)
         return 0;
     mg_global(r, tp, n_dims, local, shape);

@@ -77,7 +77,8 @@ static int plan_item(const struct dcp_write *w, const struct dcp_chunk *x, struc
     pkw_begin(p);
     pkw_tensor(p, t->dtype, x->box.n_dims, x->box.extent, 0);
     int rc = pkw_end(p, e);
-    *part = (struct torch_part){ stored_bytes(t->dtype, box_count(&x->box)), 0, x->crc };
+    int64_t bytes = stored_bytes(t->dtype, box_count(&x->box));
+    *part = (struct torch_part){ bytes, 0, x->in_parts ? fmt_crc32_whole(x->crc, bytes) : x->crc };
     *z = (struct torch_out){ .root = "archive", .pickle = p->b.p, .n_pickle = p->b.n, .n = 1, .part = part };
     return rc < 0 ? rc : torch_out_plan(z, e);
 }
@@ -119,6 +120,23 @@ int dcp_write_put(struct dcp_write *w, int f, int item, const void *data, int64_
     int rc = io_pwrite(x->fd, x->path, data, (size_t)bytes, c->data + c->done, e);
     c->crc = fmt_crc32(c->crc, data, (size_t)bytes);
     c->done += bytes;
+    return rc < 0 ? rc : 0;
+}
+
+int dcp_write_put_at(struct dcp_write *w, int f, int item, int64_t at, const void *data, int64_t n,
+                     struct err *e)
+{
+    struct dcp_file *x = &w->file[f];
+    struct dcp_chunk *c = &x->item[item];
+    enum stored_dtype t = w->t[c->tensor].dtype;
+    int64_t from = stored_bytes(t, at), bytes = stored_bytes(t, n), all = stored_bytes(t, box_count(&c->box));
+    if (at < 0 || from + bytes > all)
+        return err_set(e, ERR_INTERNAL, "elements outside of a chunk of %s: please report it",
+                       w->t[c->tensor].name);
+    int rc = io_pwrite(x->fd, x->path, data, (size_t)bytes, c->data + from, e);
+    __atomic_fetch_xor(&c->crc, fmt_crc32_part(data, (size_t)bytes, all - from - bytes), __ATOMIC_RELAXED);
+    __atomic_fetch_add(&c->done, bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->in_parts, 1, __ATOMIC_RELAXED);
     return rc < 0 ? rc : 0;
 }
 

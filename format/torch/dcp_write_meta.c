@@ -8,13 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
-#include "format/torch/dcp_write_priv.h"
+#include "format/torch/dcp_put.h"
 #include "format/torch/run_state.h"
 #include "format/small_files.h"
 #include "format/torch/crc32.h"
 
-#define META "torch.distributed.checkpoint.metadata"
-#define OBJECTS "__0_2.distcp"
+#define OBJECTS DCP_OBJECTS
 #define KEY_ROOM (FMT_NAME_MAX + 64)
 
 /* An object: its bytes in file OBJECTS, its keys. */
@@ -37,11 +36,7 @@ struct table {
     char *path;
     int64_t bytes; /* of OBJECTS so far */
     struct pkw p;  /* .metadata */
-    /* by tensor */
-    struct chunk_ref {
-        int file, item;
-    } * chunk;
-    int *first; /* [n + 1] */
+    struct dcp_chunks chunks;
 };
 
 static const char *const state_suffix[ROLE_COUNT] = { "", "master_param", "exp_avg", "exp_avg_sq" };
@@ -256,66 +251,9 @@ static void tensor_key(const struct ckpt_tensor *t, char out[KEY_ROOM])
 
 /* ---- state_dict_metadata ---- */
 
-static void put_properties(struct pkw *p, enum stored_dtype t, int n_dims, const int64_t *shape)
+static void put_contents(void *arg)
 {
-    int64_t stride[BOX_DIMS], n = 1;
-    for (int d = n_dims - 1; d >= 0; d--) {
-        stride[d] = n;
-        n *= shape[d];
-    }
-
-    pkw_global(p, META, "TensorProperties");
-    pkw_op(p, PKW_EMPTY_TUPLE);
-    pkw_op(p, PKW_NEWOBJ);
-    pkw_op(p, PKW_MARK);
-    pkw_dtype(p, t);
-    pkw_global(p, "torch.serialization", "_get_layout");
-    pkw_op(p, PKW_MARK);
-    pkw_word(p, "torch.strided");
-    pkw_op(p, PKW_TUPLE);
-    pkw_op(p, PKW_REDUCE);
-    pkw_op(p, PKW_FALSE); /* requires_grad */
-    pkw_global(p, META, "_MEM_FORMAT_ENCODING");
-    pkw_op(p, PKW_MARK);
-    pkw_int(p, 0); /* torch.contiguous_format */
-    pkw_op(p, PKW_TUPLE);
-    pkw_op(p, PKW_REDUCE);
-    pkw_op(p, PKW_FALSE); /* pin_memory */
-    pkw_ints(p, n_dims, stride);
-    pkw_op(p, PKW_TUPLE);
-    pkw_op(p, PKW_BUILD);
-}
-
-static void put_chunk(struct pkw *p, int n_dims, const int64_t *start, const int64_t *extent)
-{
-    pkw_object(p, META, "ChunkStorageMetadata");
-    pkw_word(p, "offsets");
-    pkw_size(p, n_dims, start);
-    pkw_word(p, "sizes");
-    pkw_size(p, n_dims, extent);
-    pkw_object_end(p);
-}
-
-static void begin_tensor(struct pkw *p, enum stored_dtype t, int n_dims, const int64_t *shape)
-{
-    pkw_object(p, META, "TensorStorageMetadata");
-    pkw_word(p, "properties");
-    put_properties(p, t, n_dims, shape);
-    pkw_word(p, "size");
-    pkw_size(p, n_dims, shape);
-    pkw_word(p, "chunks");
-    pkw_op(p, PKW_LIST);
-    pkw_op(p, PKW_MARK);
-}
-
-static void end_tensor(struct pkw *p)
-{
-    pkw_op(p, PKW_APPENDS);
-    pkw_object_end(p);
-}
-
-static void put_contents(struct table *b)
-{
+    struct table *b = arg;
     const struct dcp_write *w = b->w;
     struct keys k = { .tensor = -1 };
     const struct object *x;
@@ -325,32 +263,24 @@ static void put_contents(struct table *b)
         const struct ckpt_tensor *t = &w->t[i];
         tensor_key(t, key);
         pkw_text(&b->p, key);
-        begin_tensor(&b->p, t->dtype, t->n_dims, t->shape);
-        for (int c = b->first[i]; c < b->first[i + 1]; c++) {
-            const struct box *box = &w->file[b->chunk[c].file].item[b->chunk[c].item].box;
-            put_chunk(&b->p, box->n_dims, box->start, box->extent);
-        }
-        end_tensor(&b->p);
+        dcp_put_tensor(&b->p, w, &b->chunks, i);
     }
 
     while ((x = next_key(b, &k))) {
         pkw_text(&b->p, k.key);
         if (x->of == OF_STEP) {
-            begin_tensor(&b->p, STORED_F32, 0, NULL);
-            put_chunk(&b->p, 0, NULL, NULL);
-            end_tensor(&b->p);
+            dcp_put_scalar(&b->p, STORED_F32);
         } else {
-            pkw_global(&b->p, META, "BytesStorageMetadata");
-            pkw_op(&b->p, PKW_EMPTY_TUPLE);
-            pkw_op(&b->p, PKW_NEWOBJ);
+            dcp_put_object(&b->p);
         }
     }
 }
 
 /* ---- planner_data: the path in the state_dict of every flat key ---- */
 
-static void put_paths(struct table *b)
+static void put_paths(void *arg)
 {
+    struct table *b = arg;
     const struct dcp_write *w = b->w;
     struct keys k = { .tensor = -1 };
     char key[KEY_ROOM];
@@ -383,103 +313,23 @@ static void put_paths(struct table *b)
 
 /* ---- storage_data ---- */
 
-static void put_place(struct pkw *p, const char *key, int n_dims, const int64_t *start, const char *file,
-                      int64_t at, int64_t length)
+static void put_places(void *arg)
 {
-    pkw_object(p, META, "MetadataIndex");
-    pkw_word(p, "fqn");
-    pkw_text(p, key);
-    if (n_dims >= 0) {
-        pkw_word(p, "offset");
-        pkw_size(p, n_dims, start);
-    }
-
-    pkw_word(p, "index");
-    pkw_op(p, PKW_NONE);
-    pkw_object_end(p);
-    pkw_object(p, "torch.distributed.checkpoint.filesystem", "_StorageInfo");
-    pkw_word(p, "relative_path");
-    pkw_text(p, file);
-    pkw_word(p, "offset");
-    pkw_int(p, at);
-    pkw_word(p, "length");
-    pkw_int(p, length);
-    pkw_object_end(p);
-}
-
-static void put_places(struct table *b)
-{
+    struct table *b = arg;
     const struct dcp_write *w = b->w;
     struct keys k = { .tensor = -1 };
     const struct object *x;
     char key[KEY_ROOM];
+
     for (int i = 0; i < w->n; i++) {
         tensor_key(&w->t[i], key);
-        for (int c = b->first[i]; c < b->first[i + 1]; c++) {
-            const struct dcp_file *f = &w->file[b->chunk[c].file];
-            const struct dcp_chunk *y = &f->item[b->chunk[c].item];
-            put_place(&b->p, key, y->box.n_dims, y->box.start, f->name, y->at, y->length);
-        }
+        dcp_put_tensor_places(&b->p, w, &b->chunks, i, key);
     }
     while ((x = next_key(b, &k)))
-        put_place(&b->p, k.key, x->of == OF_STEP ? 0 : -1, NULL, OBJECTS, x->at, x->length);
+        dcp_put_place(&b->p, k.key, x->of == OF_STEP ? 0 : -1, NULL, OBJECTS, x->at, x->length);
 }
 
 /* ---- the whole ---- */
-
-/* The chunks of every tensor, in the order of the files. */
-static int sort_chunks(struct table *b, struct err *e)
-{
-    const struct dcp_write *w = b->w;
-    int total = 0;
-
-    b->first = calloc((size_t)w->n + 2, sizeof *b->first);
-    for (int f = 0; f < w->n_files; f++)
-        total += w->file[f].n;
-    b->chunk = calloc((size_t)total + 1, sizeof *b->chunk);
-    if (!b->first || !b->chunk)
-        return err_set(e, ERR_MEMORY, "no memory for a table of %d chunks", total);
-    for (int f = 0; f < w->n_files; f++)
-        for (int i = 0; i < w->file[f].n; i++)
-            b->first[w->file[f].item[i].tensor + 2]++;
-    for (int i = 2; i <= w->n + 1; i++)
-        b->first[i] += b->first[i - 1];
-    for (int f = 0; f < w->n_files; f++) /* first[t + 1] advances from the start of t to its end */
-        for (int i = 0; i < w->file[f].n; i++)
-            b->chunk[b->first[w->file[f].item[i].tensor + 1]++] = (struct chunk_ref){ f, i };
-    return 0;
-}
-
-static void put_section(struct table *b, const char *name, void (*put)(struct table *b))
-{
-    pkw_word(&b->p, name);
-    pkw_op(&b->p, PKW_DICT);
-    pkw_op(&b->p, PKW_MARK);
-    put(b);
-    pkw_op(&b->p, PKW_SETITEMS);
-}
-
-static int write_metadata(struct table *b, struct err *e)
-{
-    struct pkw *p = &b->p;
-    pkw_begin(p);
-    pkw_object(p, META, "Metadata");
-    put_section(b, "state_dict_metadata", put_contents);
-    put_section(b, "planner_data", put_paths);
-    put_section(b, "storage_data", put_places);
-    pkw_word(p, "storage_meta");
-    pkw_op(p, PKW_NONE);
-    pkw_word(p, "version");
-    pkw_text(p, "1.0.0");
-    pkw_object_end(p);
-    int rc = pkw_end(p, e);
-    char *path = rc < 0 ? NULL : io_join(b->w->dir, ".metadata");
-    if (rc >= 0)
-        rc = path ? io_write_file(path, p->b.p, p->b.n, e)
-                  : err_set(e, ERR_MEMORY, "no memory for the path of .metadata");
-    free(path);
-    return rc < 0 ? rc : 0;
-}
 
 int dcp_write_seal(struct dcp_write *w, const struct ckpt_meta *meta, struct err *e)
 {
@@ -493,18 +343,17 @@ int dcp_write_seal(struct dcp_write *w, const struct ckpt_meta *meta, struct err
         goto out;
     }
 
-    TRY(sort_chunks(&b, e));
+    TRY(dcp_chunks_sort(&b.chunks, w, e));
     TRY(write_objects(&b, e));
     TRY(small_files_write(w->dir, meta, e));
-    TRY(write_metadata(&b, e));
+    TRY(dcp_put_metadata(&b.p, w->dir, &(struct dcp_sections){ &b, put_contents, put_paths, put_places }, e));
     TRY(io_sync_dir(w->dir, e));
 out:
     io_close(b.fd);
     pkw_free(&b.p);
     free(b.state);
     free(b.path);
-    free(b.chunk);
-    free(b.first);
+    dcp_chunks_free(&b.chunks);
     if (rc < 0)
         ckpt_abandon(w->dir, -1);
     return rc < 0 ? rc : 0;

@@ -13,6 +13,7 @@ struct dcp_chunk {
     int64_t data;       /* its elements: first byte in the file */
     int64_t done;       /* bytes of elements written so far */
     uint32_t crc;
+    int in_parts; /* crc is the sum of parts (crc32.h) */
 };
 struct dcp_file {
     char name[40], *path;
