@@ -30,8 +30,8 @@ int dcp_write_start(struct dcp_write *w, struct err *e);
 /* Writes the next n elements of the chunk, in its row-major order. Different chunks may be written from
  * different threads. */
 int dcp_write_put(struct dcp_write *w, int f, int item, const void *data, int64_t n, struct err *e);
-/* The same for elements at..at + n of the chunk, in any order, each once; different threads may write parts of
- * one chunk. Not together with dcp_write_put. */
+/* The same for elements at..at + n of the chunk, in any order, each once; different threads may write parts
+ * of one chunk. Not together with dcp_write_put. */
 int dcp_write_put_at(struct dcp_write *w, int f, int item, int64_t at, const void *data, int64_t n,
                      struct err *e);
 /* Writes checksums and directories of file f, fsyncs and closes it. A file of another process: nothing to

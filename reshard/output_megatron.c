@@ -1,4 +1,4 @@
-/* output_megatron.c - a Megatron target: pieces become parts of Megatron's arrays (format/megatron_write.h). */
+/* output_megatron.c - a Megatron target: pieces become parts of its arrays (format/megatron_write.h). */
 #include <stdlib.h>
 #include "base/io.h"
 #include "reshard/output.h"

@@ -343,10 +343,18 @@ static int add_whole(struct plan *p, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* DCP holds boxes, not ranges: dp cuts the rows of a tp rank's box, as FSDP2 does (torch.chunk: ceil(n /
- * dp) rows each, the last ranks fewer or none). Cuts q to the rows of dp rank d; 0: d has none. */
-static int cut_rows(struct param_piece *q, int dp, int d)
+/* DCP and Megatron's files hold boxes, not ranges: dp cuts the rows of a tp rank's box, as FSDP2 does
+ * (torch.chunk: ceil(n / dp) rows each, the last ranks fewer or none). The ranks with the same experts cut
+ * those of experts. Cuts q to the rows of dp rank d; 0: d has none. */
+static int cut_rows(struct param_piece *q, const struct params_local *l, int d)
 {
+    const struct unit_part *u = &l->unit[l->part[q->part].vector];
+    int dp = l->layout.dp;
+    if (u->group == GROUP_EXPERT) {
+        dp = u->n_slices;
+        d /= layout_expert_sources(&l->layout);
+    }
+
     int64_t rows = q->box.extent[0], step = (rows + dp - 1) / dp, from = d * step < rows ? d * step : rows,
             to = from + step < rows ? from + step : rows;
     q->box.start[0] += from;
@@ -367,7 +375,7 @@ static int list_parts(const struct plan *p, const struct params_local *l, int dp
     int n = params_pieces(l, 0, 0, out), kept = 0;
     for (int i = 0; i < n; i++) {
         struct param_piece q = out[i];
-        if (cut_rows(&q, p->req->layout.dp, dp))
+        if (cut_rows(&q, l, dp))
             out[kept++] = q;
     }
     return kept;

@@ -262,7 +262,7 @@ static struct place place_of(const struct dcp *d, const struct dcp_item *x)
     return (struct place){ p->at, p->file };
 }
 
-/* The tensors whose place is that of an earlier one: same[i] 1. */
+/* same[i] 1: item i is at the place of an earlier tensor, or of a weight. */
 static int find_same(const struct dcp *d, char *same, struct err *e)
 {
     struct places l = { calloc((size_t)d->n_items + 1, sizeof *l.p), 0 };
@@ -272,18 +272,20 @@ static int find_same(const struct dcp *d, char *same, struct err *e)
         free(used);
         return err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", d->name, d->n_items);
     }
+
     for (int i = 0; i < d->n_items; i++)
         if (d->item[i].is_tensor && d->item[i].n)
             l.p[l.n++] = place_of(d, &d->item[i]);
     qsort(l.p, (size_t)l.n, sizeof *l.p, compare_places);
-    for (int i = 0; i < d->n_items; i++) {
-        if (!d->item[i].is_tensor || !d->item[i].n)
+
+    for (int i = 0; i < 2 * d->n_items; i++) { /* weights first: they may be masters too */
+        const struct dcp_item *x = &d->item[i % d->n_items];
+        if (!x->is_tensor || !x->n || dcp_starts(x, "optimizer.") != (i >= d->n_items))
             continue;
-        struct place key = place_of(d, &d->item[i]),
-                     *at = bsearch(&key, l.p, (size_t)l.n, sizeof key, compare_places);
+        struct place key = place_of(d, x), *at = bsearch(&key, l.p, (size_t)l.n, sizeof key, compare_places);
         while (at > l.p && !compare_places(at - 1, &key))
             at--;
-        same[i] = used[at - l.p];
+        same[i % d->n_items] = used[at - l.p];
         used[at - l.p] = 1;
     }
     free(l.p);

@@ -1,6 +1,6 @@
 /* megatron_common.c - writes common.pt: what a checkpoint holds beside arrays.
  *
- *     args                   the model's shape and the degrees, as Megatron's --use-checkpoint-args takes them
+ *     args                   the model's shape and the degrees, for Megatron's --use-checkpoint-args
  *     iteration, checkpoint_version, opt_param_scheduler
  *     optimizer              param_groups, the step in each; param_state_sharding_type
  *     content_metadata       which keys a load asks for

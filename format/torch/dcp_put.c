@@ -6,14 +6,9 @@
 
 #define META "torch.distributed.checkpoint.metadata"
 
-static void put_properties(struct pkw *p, enum stored_dtype t, int n_dims, const int64_t *shape)
+/* Five members, as torch up to 2.14 reads them; 2.15 writes strides too, and reads both. */
+static void put_properties(struct pkw *p, enum stored_dtype t)
 {
-    int64_t stride[BOX_DIMS], n = 1;
-    for (int d = n_dims - 1; d >= 0; d--) {
-        stride[d] = n;
-        n *= shape[d];
-    }
-
     pkw_global(p, META, "TensorProperties");
     pkw_op(p, PKW_EMPTY_TUPLE);
     pkw_op(p, PKW_NEWOBJ);
@@ -31,7 +26,6 @@ static void put_properties(struct pkw *p, enum stored_dtype t, int n_dims, const
     pkw_op(p, PKW_TUPLE);
     pkw_op(p, PKW_REDUCE);
     pkw_op(p, PKW_FALSE); /* pin_memory */
-    pkw_ints(p, n_dims, stride);
     pkw_op(p, PKW_TUPLE);
     pkw_op(p, PKW_BUILD);
 }
@@ -50,7 +44,7 @@ static void begin_tensor(struct pkw *p, enum stored_dtype t, int n_dims, const i
 {
     pkw_object(p, META, "TensorStorageMetadata");
     pkw_word(p, "properties");
-    put_properties(p, t, n_dims, shape);
+    put_properties(p, t);
     pkw_word(p, "size");
     pkw_size(p, n_dims, shape);
     pkw_word(p, "chunks");

@@ -1,6 +1,6 @@
-/* dcp_put.h - private to room format: what every writer of a DCP folder puts into .metadata: the shape and the
- * chunks of a tensor, the place of every chunk. Keys are the caller's; two keys may name one tensor. The put
- * functions only append to the pickle, pkw_end reports their errors. */
+/* dcp_put.h - private to room format: what every writer of a DCP folder puts into .metadata: the shape and
+ * the chunks of a tensor, the place of every chunk. Keys are the caller's; two keys may name one tensor. The
+ * put functions only append to the pickle, pkw_end reports their errors. */
 #ifndef SHARDLINE_FORMAT_TORCH_DCP_PUT_H
 #define SHARDLINE_FORMAT_TORCH_DCP_PUT_H
 

@@ -81,7 +81,6 @@ done <<'TABLE'
 --format deepspeed-universal --tp 2|half|--format deepspeed-universal holds whole tensors: leave --tp, --pp, --dp, --ep and --zero out
 --format dcp --shard-size 1MB|half|--shard-size is for --format hf
 --format dcp --compress zstd|half|--compress is for --format native
---format megatron-dist|half|--format megatron-dist: writing it is not built yet
 TABLE
 
 # one changed byte of data anywhere is noticed by verify and by a conversion (each record has a CRC-32)
