@@ -10,7 +10,7 @@
  * Layers are stacked in the first dim where all have the same tensors, else a layer has arrays of its own;
  * experts are stacked. The model is one of those that mg_rows (megatron/megatron.h) names. As for
  * dcp_write.h, processes that share the work each open all of it and write their own files; one seals.
- * Source: megatron/core/dist_checkpointing, optimizer/distrib_optimizer.py (described, not copied). */
+ * Source: dist_checkpointing and optimizer of megatron/core (described, not copied). */
 #ifndef SHARDLINE_FORMAT_MEGATRON_WRITE_H
 #define SHARDLINE_FORMAT_MEGATRON_WRITE_H
 

@@ -64,7 +64,8 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|g
     GROUP("Contents of the target"), \
     { OPT_CHOICE, "format",       AT(format),       "native", formats, \
       "hf: weights only; dcp: cut by the layout as FSDP2 does; megatron-dist: torch_dist; hf and " \
-      "deepspeed-universal hold whole tensors; gguf: one file for llama.cpp, weights only, DST.gguf or DST/model.gguf", 0, 0, 0 }, \
+      "deepspeed-universal hold whole tensors; gguf: one file for llama.cpp, weights only, DST.gguf or " \
+      "DST/model.gguf", 0, 0, 0 }, \
     { OPT_CHOICE, "dtype",        AT(dtype),        "keep",   "keep|fp32|bf16", \
       "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 }, \
     { OPT_CHOICE, "dequantize",   AT(dequantize),   "no",     "no|fp32|bf16", \

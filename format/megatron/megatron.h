@@ -75,7 +75,9 @@ struct mg_segment {
     int hf;
     int64_t from, n, to;
 };
+/* How many segments a row has. */
 int64_t mg_n_segments(const struct mg *m, const struct mg_row *r);
+/* Segment i. */
 struct mg_segment mg_segment_at(const struct mg *m, const struct mg_row *r, int64_t rows, int64_t i);
 /* Rows of logical tensor hf. */
 int64_t mg_rows_of(const struct mg *m, const struct mg_row *r, int64_t rows, int hf);
