@@ -8,7 +8,7 @@
 #ifndef SHARDLINE_FORMAT_MEGATRON_MEGATRON_H
 #define SHARDLINE_FORMAT_MEGATRON_MEGATRON_H
 
-#include "format/torch/dcp.h"
+#include "format/dcp/dcp.h"
 
 /* MG_LLAMA: also Mistral, Qwen2, Qwen3 and Qwen's experts. MG_DEEPSEEK: latent attention. */
 enum mg_family { MG_LLAMA, MG_MIXTRAL, MG_DEEPSEEK, MG_GPT2, MG_FAMILIES };

@@ -13,7 +13,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/megatron/megatron_write_priv.h"
-#include "format/torch/dcp_put.h"
+#include "format/dcp/dcp_put.h"
 
 struct table {
     const struct megatron_write *w;

@@ -1,4 +1,4 @@
-/* dcp_fuzz.c - a PyTorch DCP folder: .metadata and the files it points into (format/torch/dcp.c,
+/* dcp_fuzz.c - a PyTorch DCP folder: .metadata and the files it points into (format/dcp/dcp.c,
  * dcp_meta.c). */
 #include "tests/fuzz/fuzz.h"
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
-#include "format/torch/dcp.h"
+#include "format/dcp/dcp.h"
 
 #define METADATA ".metadata"
 #define METADATA_MAX ((size_t)1 << 29)

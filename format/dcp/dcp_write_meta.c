@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
-#include "format/torch/dcp_put.h"
+#include "format/dcp/dcp_put.h"
 #include "format/torch/run_state.h"
 #include "format/small_files.h"
 #include "format/torch/crc32.h"

@@ -1,5 +1,5 @@
 /* dcp_put.c - see dcp_put.h. */
-#include "format/torch/dcp_put.h"
+#include "format/dcp/dcp_put.h"
 
 #include <stdlib.h>
 #include "base/io.h"

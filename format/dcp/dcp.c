@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "format/torch/dcp.h"
+#include "format/dcp/dcp.h"
 #include "format/torch/run_state.h"
 #include "format/torch/titan_names.h"
 

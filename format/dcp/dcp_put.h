@@ -1,10 +1,10 @@
 /* dcp_put.h - private to room format: what every writer of a DCP folder puts into .metadata: the shape and
  * the chunks of a tensor, the place of every chunk. Keys are the caller's; two keys may name one tensor. The
  * put functions only append to the pickle, pkw_end reports their errors. */
-#ifndef SHARDLINE_FORMAT_TORCH_DCP_PUT_H
-#define SHARDLINE_FORMAT_TORCH_DCP_PUT_H
+#ifndef SHARDLINE_FORMAT_DCP_DCP_PUT_H
+#define SHARDLINE_FORMAT_DCP_DCP_PUT_H
 
-#include "format/torch/dcp_write_priv.h"
+#include "format/dcp/dcp_write_priv.h"
 
 /* the file of objects that are not tensors */
 #define DCP_OBJECTS "__0_2.distcp"

@@ -1,6 +1,6 @@
 /* dcp_write_priv.h - shared by dcp_write.c and dcp_write_meta.c: which bytes are written where. */
-#ifndef SHARDLINE_FORMAT_TORCH_DCP_WRITE_PRIV_H
-#define SHARDLINE_FORMAT_TORCH_DCP_WRITE_PRIV_H
+#ifndef SHARDLINE_FORMAT_DCP_DCP_WRITE_PRIV_H
+#define SHARDLINE_FORMAT_DCP_DCP_WRITE_PRIV_H
 
 #include "format/dcp_write.h"
 #include "format/fmt.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
-#include "format/torch/dcp_write_priv.h"
+#include "format/dcp/dcp_write_priv.h"
 #include "format/torch/crc32.h"
 
 #define ALIGN 64 /* of the zips, so that storages aligned in a zip are aligned in the file */

@@ -4,8 +4,8 @@
  * .metadata is a pickle. It has the global size and the chunks (offsets, sizes) of every tensor, and the
  * file and range of bytes of every chunk; those bytes are a zip of torch.save. Source:
  * torch/distributed/checkpoint/metadata.py, filesystem.py (described, not copied). */
-#ifndef SHARDLINE_FORMAT_TORCH_DCP_H
-#define SHARDLINE_FORMAT_TORCH_DCP_H
+#ifndef SHARDLINE_FORMAT_DCP_DCP_H
+#define SHARDLINE_FORMAT_DCP_DCP_H
 
 #include "format/torch/torch_build.h"
 
