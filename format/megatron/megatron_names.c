@@ -17,6 +17,8 @@
 /* the families whose layers are Llama's; those with experts */
 #define LLAMAS(...) \
     [MG_LLAMA] = { __VA_ARGS__ }, [MG_MIXTRAL] = { __VA_ARGS__ }, [MG_DEEPSEEK] = { __VA_ARGS__ }
+/* with a key head of their own for each group; latent attention has none */
+#define GROUPED(...) [MG_LLAMA] = { __VA_ARGS__ }, [MG_MIXTRAL] = { __VA_ARGS__ }
 #define BOTH(llama, gpt2) \
     { \
         LLAMAS(llama), [MG_GPT2] = { gpt2 } \
@@ -45,10 +47,10 @@ const struct mg_row mg_rows[] = {
     { "input_layernorm.weight", 1, -1, MG_PLAIN, BOTH("input_layernorm.weight", "ln_1.weight") },
     { "input_layernorm.bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_1.bias") },
     { "self_attention.linear_qkv.weight", 1, 0, MG_QKV,
-      { LLAMAS("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
+      { GROUPED("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
         [MG_GPT2] = { "attn.c_attn.weight", "attn.c_attn.weight", "attn.c_attn.weight" } } },
     { "self_attention.linear_qkv.bias", 1, 0, MG_QKV,
-      { LLAMAS("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
+      { GROUPED("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
         [MG_GPT2] = { "attn.c_attn.bias", "attn.c_attn.bias", "attn.c_attn.bias" } } },
     { "self_attention.q_layernorm.weight", 1, -1, MG_PLAIN,
       MOE("self_attn.q_norm.weight", "self_attn.q_norm.weight", "self_attn.q_a_layernorm.weight") },

@@ -7,7 +7,7 @@ usage: megatron_load.py NATIVE HF WRITTEN JOB…    NATIVE: whole tensors with m
 JOB: KIND-TP-PP-EP-DP[-save=DIR]                  KIND: full (distributed optimizer), plain (the other one)
      save: megatron-core saves what it has loaded
 A line for each: JOB ok. Without a GPU: what asks for CUDA gets the CPU."""
-import json, os, sys, warnings
+import contextlib, json, os, sys, warnings
 
 warnings.filterwarnings("ignore")
 import foreign_mcore as M
@@ -59,6 +59,12 @@ def text_config(c, tp, pp, ep, dtype):
                                 rope_type="rope", rotary_base=theta(c), **kw)
 
 
+def padded(c):
+    from megatron.core import parallel_state as ps
+    unit = PAD * ps.get_tensor_model_parallel_world_size()
+    return -(-c["vocab_size"] // unit) * unit
+
+
 def theta(c):
     return c.get("rope_theta") or c["rope_parameters"]["rope_theta"]
 
@@ -88,7 +94,7 @@ def build(c, tp, pp, ep, dtype):
     for l in spec.layer_specs:
         if c["model_type"] == "deepseek_v3":
             l.submodules.self_attention.submodules.core_attention = Attention
-    vocab = -(-c["vocab_size"] // (PAD * tp)) * PAD * tp
+    vocab = padded(c)
     return cfg, GPTModel(cfg, spec, vocab_size=vocab, max_sequence_length=c["max_position_embeddings"],
                          pre_process=ps.is_pipeline_first_stage(), post_process=ps.is_pipeline_last_stage(),
                          share_embeddings_and_output_weights=bool(c.get("tie_word_embeddings")),
@@ -232,6 +238,9 @@ def one(rank, world, job, native_dir, hf, written):
     ps.initialize_model_parallel(tp, pp, expert_model_parallel_size=ep)
     try: mr.model_parallel_cuda_manual_seed(1)
     except RuntimeError: pass                   # it wants a device; all values are loaded
+    from megatron.core.transformer.moe import moe_utils
+    moe_utils.te_general_gemm = None            # used where it is not defined
+    mr.get_cuda_rng_tracker().fork = lambda *a: contextlib.nullcontext()
     c = json.load(open(written + "/config.json"))
     native, state = read_native(native_dir)
     run = {k: float.fromhex(v) if isinstance(v, str) and "0x" in v else v for k, v in state["run"].items()}
@@ -269,8 +278,9 @@ def one(rank, world, job, native_dir, hf, written):
             same(f"{k} of {n}", s[k].detach().reshape(-1), source.local(n, p, k).float().reshape(-1)[at])
             seen += 1
     assert seen or world > 1, "no optimizer state was compared"
-    if hf != "-" and pp == 1: check_loss(outer, c, hf, dtype)
-    if "-save=" in job: save(job.split("-save=")[1], rank, outer, opt, got, distributed, meta)
+    if "-save=" in job:             # before anything is computed: it forks
+        save(job.split("-save=")[1], rank, outer, opt, got, distributed, meta)
+    if hf != "-" and pp == 1: check_loss(outer.eval(), c, hf, dtype)
     check_step(opt, named, distributed, source, run, state["step"] + 1)
     dist.barrier()
     if rank == 0: print(job, "ok", flush=True)
@@ -284,7 +294,7 @@ def tokens(c):
 
 def check_loss(model, c, hf, dtype):
     ids = tokens(c)
-    want = float(open(hf + "/loss").read())
+    want = json.load(open(hf + "/loss"))[str(padded(c) - c["vocab_size"])]
     mask = torch.ones(23, 23).triu(1).bool()[None, None]
     have = float(model(ids[:, :-1], torch.arange(23)[None], mask, labels=ids[:, 1:]).float().mean())
     bound = 2e-2 if dtype == torch.bfloat16 else 1e-4
@@ -292,16 +302,18 @@ def check_loss(model, c, hf, dtype):
 
 
 def write_loss(hf):
-    """In a process of its own: transformers would import what ranks replace."""
+    """In a process of its own: transformers would import what ranks replace. Megatron's loss counts the padding
+    rows of the vocabulary, whose logits are 0: a loss for each number of such rows."""
     import subprocess
     ids = tokens(json.load(open(hf + "/config.json"))).tolist()
     code = ("import sys, torch, transformers\n"
             "m = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1]).eval()\n"
             f"x = torch.tensor({ids})\n"
             "with torch.no_grad(): y = m(x).logits.float()\n"
-            "print(float(torch.nn.functional.cross_entropy(y[0, :-1], x[0, 1:])))\n")
+            "f = torch.nn.functional\n"
+            "print({str(n): float(f.cross_entropy(f.pad(y[0, :-1], (0, n)), x[0, 1:])) for n in range(64)})\n")
     out = subprocess.run([sys.executable, "-c", code, hf], stdout=subprocess.PIPE, check=True, text=True)
-    open(hf + "/loss", "w").write(out.stdout.split()[-1])
+    json.dump(eval(out.stdout.splitlines()[-1]), open(hf + "/loss", "w"))
 
 
 def save(to, rank, model, opt, got, distributed, meta):
