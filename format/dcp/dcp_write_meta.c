@@ -10,7 +10,7 @@
 #include "base/io.h"
 #include "format/dcp/dcp_put.h"
 #include "format/torch/run_state.h"
-#include "format/small_files.h"
+#include "format/hf/small_files.h"
 #include "format/torch/crc32.h"
 
 #define OBJECTS DCP_OBJECTS

@@ -7,7 +7,7 @@
 #include "base/io.h"
 #include "format/fmt.h"
 #include "format/torch/run_state.h"
-#include "format/small_files.h"
+#include "format/hf/small_files.h"
 #include "format/torch/torch_write.h"
 #include "format/torch/crc32.h"
 

@@ -10,7 +10,7 @@
 #include "format/fmt.h"
 #include "format/quant_view.h"
 #include "format/hf/safetensors.h"
-#include "format/small_files.h"
+#include "format/hf/small_files.h"
 #include "store/sidecar.h"
 
 #define ONE_FILE "model.safetensors"

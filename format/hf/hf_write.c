@@ -8,7 +8,7 @@
 #include "base/io.h"
 #include "format/fmt.h"
 #include "format/quant_view.h"
-#include "format/small_files.h"
+#include "format/hf/small_files.h"
 #include "format/hf/fused_experts.h"
 #include "format/hf/safetensors.h"
 

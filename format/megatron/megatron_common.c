@@ -17,7 +17,7 @@
 #include "base/io.h"
 #include "base/jx.h"
 #include "format/megatron/megatron_write_priv.h"
-#include "format/small_files.h"
+#include "format/hf/small_files.h"
 #include "format/torch/run_state.h"
 #include "format/torch/torch_write.h"
 

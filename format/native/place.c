@@ -18,7 +18,7 @@
 #include "format/fmt.h"
 #include "format/native/manifest.h"
 #include "format/quant_view.h"
-#include "format/small_files.h"
+#include "format/hf/small_files.h"
 #include "store/sidecar.h"
 
 #define PATH_BYTES 4096

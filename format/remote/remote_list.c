@@ -9,7 +9,7 @@
 #include "base/jx.h"
 #include "format/fmt.h"
 #include "format/quant_view.h"
-#include "format/small_files.h"
+#include "format/hf/small_files.h"
 #include "store/sidecar.h"
 #include "store/store.h"
 

@@ -1,5 +1,5 @@
 /* small_files.c - see small_files.h. */
-#include "format/small_files.h"
+#include "format/hf/small_files.h"
 
 #include <stdlib.h>
 #include <string.h>

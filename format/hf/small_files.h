@@ -1,7 +1,7 @@
 /* small_files.h - private to the room: config.json and the small files of store/sidecar.h, written beside
  * weights in formats of other frameworks. */
-#ifndef SHARDLINE_FORMAT_SMALL_FILES_H
-#define SHARDLINE_FORMAT_SMALL_FILES_H
+#ifndef SHARDLINE_FORMAT_HF_SMALL_FILES_H
+#define SHARDLINE_FORMAT_HF_SMALL_FILES_H
 
 #include "format/ckpt_write.h"
 
