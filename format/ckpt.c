@@ -243,6 +243,8 @@ int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, str
     if (c->view)
         return fmt_view_extra_read(c->view, i, data, bytes, e);
     const struct fmt_extra *x = &c->extra[i];
+    if (x->make)
+        return x->make((struct ckpt *)c, x->name, data, bytes, e);
     char *path = io_join(c->dir, x->name);
     int rc = path ? io_read_file(path, FMT_EXTRA_MAX, data, bytes, e)
                   : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);

@@ -88,6 +88,8 @@ struct fmt_extra {
     int64_t bytes;
     struct sum128 sum; /* valid when has_sum */
     int has_sum;
+    /* Makes its bytes, which the caller frees, where it is no file; NULL: it is one. */
+    int (*make)(struct ckpt *c, const char *name, void **data, size_t *bytes, struct err *e);
 };
 
 /* Blocks kept for the next read: as many files as usually share one tensor, twice, because a piece may lie in

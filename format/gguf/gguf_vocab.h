@@ -1,0 +1,71 @@
+/* gguf_vocab.h - private to the folder: the vocabulary of a GGUF file as Hugging Face's files. */
+#ifndef SHARDLINE_FORMAT_GGUF_GGUF_VOCAB_H
+#define SHARDLINE_FORMAT_GGUF_GGUF_VOCAB_H
+
+#include "format/gguf/gguf_file.h"
+
+/* ---- pre-tokenizers (gguf_pre.c) ---- */
+
+enum gguf_pre_flag {
+    GGUF_PRE_NFC = 1,   /* the text is normalised first */
+    GGUF_PRE_WHOLE = 2, /* a word that is a token is not merged ("ignore_merges") */
+    GGUF_PRE_BOS = 4    /* a text begins with bos where the file does not say so */
+};
+#define GGUF_PRE_SPLITS 5
+struct gguf_pre {
+    const char *names;                  /* of tokenizer.ggml.pre, with blanks between them */
+    const char *split[GGUF_PRE_SPLITS]; /* patterns, one after the other; each match is a word */
+    unsigned flags;
+};
+/* The row of a name of n bytes; NULL: it is not known here. */
+const struct gguf_pre *gguf_pre_find(const char *name, int64_t n);
+
+/* ---- tokens (gguf_vocab.c) ---- */
+
+#define GGUF_BLANK "\xe2\x96\x81" /* U+2581 */
+
+struct gguf_token_row {
+    struct gguf_text text; /* of the model: a blank is U+2581 where the vocabulary is SentencePiece's */
+    struct gguf_text raw;  /* as it is in the file */
+    enum gguf_token type;
+    float score;
+    int is_kept; /* in the vocabulary: valid UTF-8, no padding, the first of its text */
+};
+struct gguf_tokens {
+    const struct gguf_file *f;
+    int is_spm; /* SentencePiece with scores; else byte-level BPE with merges */
+    const struct gguf_pre *pre;
+    int32_t n;
+    struct gguf_token_row *row;
+    char *spelled; /* texts that are not as in the file */
+    int32_t *slot; /* hash table of kept texts: number + 1 */
+    uint32_t n_slots;
+};
+
+/* The number of a kept token of that text, or -1. */
+int32_t gguf_token_find(const struct gguf_tokens *t, const char *p, int64_t n);
+
+/* 1: nothing but blanks. */
+int gguf_only_blanks(struct gguf_text t);
+
+/* ---- texts ---- */
+
+/* A text that grows. `failed` is set where memory was missing; then nothing more is added. */
+struct gguf_out {
+    char *p;
+    size_t n, capacity;
+    int failed;
+};
+void gguf_put(struct gguf_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* A JSON string of n bytes of UTF-8. */
+void gguf_put_json(struct gguf_out *o, const char *p, int64_t n);
+/* 1: n bytes are UTF-8. */
+int gguf_is_utf8(const char *p, int64_t n);
+
+/* ---- merges (gguf_merges.c) ---- */
+
+/* Adds the merges of a SentencePiece vocabulary to o: a JSON list of texts. Two tokens that make a third are
+ * a merge; the third's score orders them, as transformers' conversion of such models does. ERR_MEMORY. */
+int gguf_put_merges(struct gguf_out *o, const struct gguf_tokens *t, struct err *e);
+
+#endif
