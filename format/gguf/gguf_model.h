@@ -68,12 +68,12 @@ void gguf_split_name(const char *file_name, int stem, int i, int n, char out[256
 /* Adds the tensors of all entries to the checkpoint, and to m->calc and m->block. */
 int gguf_add_tensors(struct gguf_model *m, struct err *e);
 
-/* ---- settings and vocabulary (gguf_config.c, gguf_vocab.c) ---- */
+/* ---- settings and vocabulary (gguf_config.c) ---- */
 
 /* The text of config.json, of a known family; malloc'd. NULL: *e is set. */
 char *gguf_config(const struct gguf_model *m, struct err *e);
 
-/* Adds tokenizer.json and its like, which are made when they are read. */
+/* Adds tokenizer.json and its like, which are made when they are read (format/vocab). */
 int gguf_add_vocabulary(struct gguf_model *m, struct err *e);
 
 /* ---- computed tensors (gguf_calc.c) ---- */

@@ -98,6 +98,18 @@ int gguf_has_blocks(const struct ckpt *c, char types[128])
     return found;
 }
 
+int gguf_refuse_blocks(const struct ckpt *c, struct err *e)
+{
+    char types[128];
+    if (!gguf_has_blocks(c, types))
+        return 0;
+    return err_set(
+        e, ERR_USAGE,
+        "%s: has tensors in blocks of GGUF (%s): reshard with --dequantize bf16 or fp32 makes numbers "
+        "of them",
+        ckpt_path(c), types);
+}
+
 /* The calculations that the view made for itself. */
 struct own {
     int n;
@@ -144,7 +156,8 @@ static int add_straight(struct rows *r, struct own *o, const struct ckpt *c, int
 
     if (rc < 0)
         return rc;
-    if (t->n_dims > 3 || (!type && (!is_float(t->dtype) || t->dtype == to))) {
+    if (t->n_dims > 3 || (!type && (!is_float(t->dtype) || t->dtype == to)) ||
+        strstr(t->name, "e_score_correction_bias")) {
         pass_on(r, c, i);
         return 0;
     }
@@ -212,5 +225,9 @@ out:
         own_free(o);
     free(config);
     rows_free(&r);
+    if (rc < 0) {
+        ckpt_close(*c);
+        *c = NULL;
+    }
     return rc < 0 ? rc : 0;
 }

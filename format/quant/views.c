@@ -1,11 +1,21 @@
 /* views.c - see quant_view.h: which views a conversion asks for. */
+#include <string.h>
+#include "format/gguf_read.h"
 #include "format/quant_view.h"
+
+/* Blocks of GGUF first; a file of gpt-oss has MXFP4 as published beside them, or instead. */
+static int dequantize(struct ckpt **c, enum stored_dtype to, struct err *e)
+{
+    int had_blocks = gguf_has_blocks(*c, NULL), rc = gguf_dequantize(c, to, e);
+    const char *config = rc >= 0 ? ckpt_config_json(*c) : NULL;
+    if (rc < 0 || (had_blocks && !(config && strstr(config, "\"quantization_config\""))))
+        return rc;
+    return quant_dequantize(c, to, e);
+}
 
 int quant_views(struct ckpt **c, const struct quant_wish *wish, int *n_narrow, struct err *e)
 {
-    int rc = 0;
-    if (wish->dequantize)
-        rc = quant_dequantize(c, wish->to, e);
+    int rc = wish->dequantize ? dequantize(c, wish->to, e) : gguf_refuse_blocks(*c, e);
     if (rc >= 0 && wish->requantize)
         rc = quant_requantize(c, e);
     if (rc >= 0 && wish->quantize && ckpt_state(*c)->has_state && !wish->weights_only)

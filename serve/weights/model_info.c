@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
+#include "format/gguf_read.h"
 #include "model/family.h"
 #include "text/template.h"
 
@@ -14,6 +15,7 @@ int model_info_open(struct model_info *l, const char *path, const volatile sig_a
 
     memset(l, 0, sizeof *l);
     TRY(ckpt_open(&l->ckpt, path, &(struct ckpt_open_opts){ .stop = stop }, e));
+    TRY(gguf_refuse_blocks(l->ckpt, e));
     if (!ckpt_config_json(l->ckpt)) {
         rc = err_set(e, ERR_CONFIG,
                      "%s has no config.json, which says what the model is: serve the folder that has one",

@@ -1,6 +1,6 @@
-/* gguf_vocab.h - private to the folder: the vocabulary of a GGUF file as Hugging Face's files. */
-#ifndef SHARDLINE_FORMAT_GGUF_GGUF_VOCAB_H
-#define SHARDLINE_FORMAT_GGUF_GGUF_VOCAB_H
+/* gguf_vocab.h - private to the room: the vocabulary of a GGUF file as Hugging Face's files. */
+#ifndef SHARDLINE_FORMAT_VOCAB_GGUF_VOCAB_H
+#define SHARDLINE_FORMAT_VOCAB_GGUF_VOCAB_H
 
 #include "format/gguf/gguf_file.h"
 
@@ -56,9 +56,9 @@ struct gguf_out {
     size_t n, capacity;
     int failed;
 };
-void gguf_put(struct gguf_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void gguf_print(struct gguf_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A JSON string of n bytes of UTF-8. */
-void gguf_put_json(struct gguf_out *o, const char *p, int64_t n);
+void gguf_print_json(struct gguf_out *o, const char *p, int64_t n);
 /* 1: n bytes are UTF-8. */
 int gguf_is_utf8(const char *p, int64_t n);
 
@@ -66,6 +66,6 @@ int gguf_is_utf8(const char *p, int64_t n);
 
 /* Adds the merges of a SentencePiece vocabulary to o: a JSON list of texts. Two tokens that make a third are
  * a merge; the third's score orders them, as transformers' conversion of such models does. ERR_MEMORY. */
-int gguf_put_merges(struct gguf_out *o, const struct gguf_tokens *t, struct err *e);
+int gguf_print_merges(struct gguf_out *o, const struct gguf_tokens *t, struct err *e);
 
 #endif

@@ -1,5 +1,5 @@
 /* gguf_tokenizer.c - see gguf_tokenizer.h. Forms of the tokenizers library, version 1.0 of its file. */
-#include "format/gguf/gguf_tokenizer.h"
+#include "format/vocab/gguf_tokenizer.h"
 
 #include <string.h>
 
@@ -32,20 +32,20 @@ static int is_added(const struct gguf_tokens *t, const struct gguf_token_row *r)
 static void put_added(struct gguf_out *o, const struct gguf_tokens *t)
 {
     int first = 1;
-    gguf_put(o, "\"added_tokens\":[");
+    gguf_print(o, "\"added_tokens\":[");
     for (int32_t i = 0; i < t->n; i++) {
         const struct gguf_token_row *r = &t->row[i];
         if (!is_added(t, r))
             continue;
-        gguf_put(o, "%s\n{\"id\":%d,\"content\":", first ? "" : ",", i);
-        gguf_put_json(o, r->raw.p, r->raw.n);
-        gguf_put(
+        gguf_print(o, "%s\n{\"id\":%d,\"content\":", first ? "" : ",", i);
+        gguf_print_json(o, r->raw.p, r->raw.n);
+        gguf_print(
             o,
             ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}",
             r->type == GGUF_USER_DEFINED ? "false" : "true");
         first = 0;
     }
-    gguf_put(o, "],\n");
+    gguf_print(o, "],\n");
 }
 
 static void put_normalizer(struct gguf_out *o, const struct gguf_tokens *t)
@@ -53,38 +53,38 @@ static void put_normalizer(struct gguf_out *o, const struct gguf_tokens *t)
     static const char blank[] =
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" GGUF_BLANK "\"}";
     if (!t->is_spm)
-        gguf_put(o, "\"normalizer\":%s,\n", t->pre->flags & GGUF_PRE_NFC ? "{\"type\":\"NFC\"}" : "null");
+        gguf_print(o, "\"normalizer\":%s,\n", t->pre->flags & GGUF_PRE_NFC ? "{\"type\":\"NFC\"}" : "null");
     else if (flag_of(t->f, "tokenizer.ggml.add_space_prefix", 1))
-        gguf_put(o,
-                 "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
-                 "\"" GGUF_BLANK "\"},%s]},\n",
-                 blank);
+        gguf_print(o,
+                   "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
+                   "\"" GGUF_BLANK "\"},%s]},\n",
+                   blank);
     else
-        gguf_put(o, "\"normalizer\":%s,\n", blank);
+        gguf_print(o, "\"normalizer\":%s,\n", blank);
 }
 
 static void put_pre_tokenizer(struct gguf_out *o, const struct gguf_tokens *t)
 {
     if (t->is_spm) {
-        gguf_put(o, "\"pre_tokenizer\":null,\n");
+        gguf_print(o, "\"pre_tokenizer\":null,\n");
         return;
     }
-    gguf_put(o, "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[");
+    gguf_print(o, "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[");
     for (int i = 0; i < GGUF_PRE_SPLITS && t->pre->split[i]; i++) {
-        gguf_put(o, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
-        gguf_put_json(o, t->pre->split[i], (int64_t)strlen(t->pre->split[i]));
-        gguf_put(o, "},\"behavior\":\"Isolated\",\"invert\":false},\n");
+        gguf_print(o, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
+        gguf_print_json(o, t->pre->split[i], (int64_t)strlen(t->pre->split[i]));
+        gguf_print(o, "},\"behavior\":\"Isolated\",\"invert\":false},\n");
     }
-    gguf_put(
+    gguf_print(
         o,
         "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}]},\n");
 }
 
 static void put_special(struct gguf_out *o, const struct gguf_token_row *r)
 {
-    gguf_put(o, "{\"SpecialToken\":{\"id\":");
-    gguf_put_json(o, r->text.p, r->text.n);
-    gguf_put(o, ",\"type_id\":0}}");
+    gguf_print(o, "{\"SpecialToken\":{\"id\":");
+    gguf_print_json(o, r->text.p, r->text.n);
+    gguf_print(o, ",\"type_id\":0}}");
 }
 
 static void put_post_processor(struct gguf_out *o, const struct gguf_tokens *t)
@@ -97,46 +97,47 @@ static void put_post_processor(struct gguf_out *o, const struct gguf_tokens *t)
     if (!flag_of(t->f, "tokenizer.ggml.add_eos_token", 0))
         r[1] = NULL;
     if (!r[0] && !r[1]) {
-        gguf_put(o, "\"post_processor\":null,\n");
+        gguf_print(o, "\"post_processor\":null,\n");
         return;
     }
 
-    gguf_put(o, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
+    gguf_print(o, "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[");
     if (r[0])
         put_special(o, r[0]);
-    gguf_put(o, "%s{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}%s", r[0] ? "," : "", r[1] ? "," : "");
+    gguf_print(o, "%s{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}%s", r[0] ? "," : "", r[1] ? "," : "");
     if (r[1])
         put_special(o, r[1]);
-    gguf_put(o, "],\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\",\"type_"
-                "id\":1}}],"
-                "\"special_tokens\":{");
+    gguf_print(o,
+               "],\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\",\"type_"
+               "id\":1}}],"
+               "\"special_tokens\":{");
     for (int i = 0; i < 2; i++) {
         if (!r[i] || (i && r[0] == r[1]))
             continue;
-        gguf_put(o, i && r[0] ? "," : "");
-        gguf_put_json(o, r[i]->text.p, r[i]->text.n);
-        gguf_put(o, ":{\"id\":");
-        gguf_put_json(o, r[i]->text.p, r[i]->text.n);
-        gguf_put(o, ",\"ids\":[%lld],\"tokens\":[", (long long)id[i]);
-        gguf_put_json(o, r[i]->text.p, r[i]->text.n);
-        gguf_put(o, "]}");
+        gguf_print(o, i && r[0] ? "," : "");
+        gguf_print_json(o, r[i]->text.p, r[i]->text.n);
+        gguf_print(o, ":{\"id\":");
+        gguf_print_json(o, r[i]->text.p, r[i]->text.n);
+        gguf_print(o, ",\"ids\":[%lld],\"tokens\":[", (long long)id[i]);
+        gguf_print_json(o, r[i]->text.p, r[i]->text.n);
+        gguf_print(o, "]}");
     }
-    gguf_put(o, "}},\n");
+    gguf_print(o, "}},\n");
 }
 
 static void put_decoder(struct gguf_out *o, const struct gguf_tokens *t)
 {
     if (!t->is_spm) {
-        gguf_put(o, "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,"
-                    "\"use_regex\":true},\n");
+        gguf_print(o, "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,"
+                      "\"use_regex\":true},\n");
         return;
     }
-    gguf_put(o,
-             "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
-             "\"" GGUF_BLANK "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}");
+    gguf_print(
+        o, "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
+           "\"" GGUF_BLANK "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}");
     if (flag_of(t->f, "tokenizer.ggml.add_space_prefix", 1))
-        gguf_put(o, ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}");
-    gguf_put(o, "]},\n");
+        gguf_print(o, ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}");
+    gguf_print(o, "]},\n");
 }
 
 /* ---- the model ---- */
@@ -145,17 +146,17 @@ static void put_decoder(struct gguf_out *o, const struct gguf_tokens *t)
 static void put_vocabulary(struct gguf_out *o, const struct gguf_tokens *t)
 {
     int first = 1;
-    gguf_put(o, "\"vocab\":{");
+    gguf_print(o, "\"vocab\":{");
     for (int32_t i = 0; i < t->n; i++) {
         const struct gguf_token_row *r = &t->row[i];
         if (!r->is_kept || (!t->is_spm && is_added(t, r)))
             continue;
-        gguf_put(o, first ? "\n" : ",\n");
-        gguf_put_json(o, r->text.p, r->text.n);
-        gguf_put(o, ":%d", i);
+        gguf_print(o, first ? "\n" : ",\n");
+        gguf_print_json(o, r->text.p, r->text.n);
+        gguf_print(o, ":%d", i);
         first = 0;
     }
-    gguf_put(o, "},\n");
+    gguf_print(o, "},\n");
 }
 
 static int put_bpe_merges(struct gguf_out *o, const struct gguf_tokens *t, struct err *e)
@@ -164,15 +165,15 @@ static int put_bpe_merges(struct gguf_out *o, const struct gguf_tokens *t, struc
     const unsigned char *at = m ? m->data : NULL;
     if (!m || m->type != GGUF_VALUE_ARRAY || m->of != GGUF_VALUE_TEXT)
         return err_set(e, ERR_FORMAT, "%s: tokenizer.ggml.merges is no list of texts", t->f->path);
-    gguf_put(o, "[");
+    gguf_print(o, "[");
     for (int64_t i = 0, n = 0; i < m->n; i++) {
         struct gguf_text x = gguf_next_text(&at);
         if (!gguf_is_utf8(x.p, x.n))
             continue;
-        gguf_put(o, n++ ? ",\n" : "\n");
-        gguf_put_json(o, x.p, x.n);
+        gguf_print(o, n++ ? ",\n" : "\n");
+        gguf_print_json(o, x.p, x.n);
     }
-    gguf_put(o, "]");
+    gguf_print(o, "]");
     return 0;
 }
 
@@ -182,27 +183,27 @@ static int put_model(struct gguf_out *o, const struct gguf_tokens *t, struct err
     const struct gguf_token_row *unknown = special(t, "tokenizer.ggml.unknown_token_id", &id);
     for (int32_t i = 0; i < t->n && t->is_spm && !unknown; i++)
         unknown = t->row[i].type == GGUF_UNKNOWN && t->row[i].is_kept ? &t->row[i] : NULL;
-    gguf_put(o, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
+    gguf_print(o, "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":");
     if (unknown && t->is_spm)
-        gguf_put_json(o, unknown->text.p, unknown->text.n);
+        gguf_print_json(o, unknown->text.p, unknown->text.n);
     else
-        gguf_put(o, "null");
-    gguf_put(o,
-             ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":%s,\"byte_"
-             "fallback\":%s,"
-             "\"ignore_merges\":%s,\n",
-             t->is_spm ? "true" : "false", t->is_spm ? "true" : "false",
-             !t->is_spm && t->pre->flags & GGUF_PRE_WHOLE ? "true" : "false");
+        gguf_print(o, "null");
+    gguf_print(o,
+               ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":%s,\"byte_"
+               "fallback\":%s,"
+               "\"ignore_merges\":%s,\n",
+               t->is_spm ? "true" : "false", t->is_spm ? "true" : "false",
+               !t->is_spm && t->pre->flags & GGUF_PRE_WHOLE ? "true" : "false");
     put_vocabulary(o, t);
-    gguf_put(o, "\"merges\":");
-    int rc = t->is_spm ? gguf_put_merges(o, t, e) : put_bpe_merges(o, t, e);
-    gguf_put(o, "}}\n");
+    gguf_print(o, "\"merges\":");
+    int rc = t->is_spm ? gguf_print_merges(o, t, e) : put_bpe_merges(o, t, e);
+    gguf_print(o, "}}\n");
     return rc;
 }
 
 int gguf_tokenizer_json(struct gguf_out *o, const struct gguf_tokens *t, struct err *e)
 {
-    gguf_put(o, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
+    gguf_print(o, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
     put_added(o, t);
     put_normalizer(o, t);
     put_pre_tokenizer(o, t);
@@ -221,23 +222,24 @@ void gguf_tokenizer_config(struct gguf_out *o, const struct gguf_tokens *t)
                                             { "pad_token", "tokenizer.ggml.padding_token_id" } };
     int bos = flag_of(t->f, "tokenizer.ggml.add_bos_token", t->is_spm || t->pre->flags & GGUF_PRE_BOS);
     struct gguf_text chat;
-    gguf_put(o,
-             "{\n\"tokenizer_class\":\"PreTrainedTokenizerFast\",\n\"clean_up_tokenization_spaces\":false,\n"
-             "\"add_bos_token\":%s,\n\"add_eos_token\":%s",
-             bos ? "true" : "false", flag_of(t->f, "tokenizer.ggml.add_eos_token", 0) ? "true" : "false");
+    gguf_print(
+        o,
+        "{\n\"tokenizer_class\":\"PreTrainedTokenizerFast\",\n\"clean_up_tokenization_spaces\":false,\n"
+        "\"add_bos_token\":%s,\n\"add_eos_token\":%s",
+        bos ? "true" : "false", flag_of(t->f, "tokenizer.ggml.add_eos_token", 0) ? "true" : "false");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         int64_t id;
         const struct gguf_token_row *r = special(t, names[i][1], &id);
         if (!r)
             continue;
-        gguf_put(o, ",\n\"%s\":", names[i][0]);
-        gguf_put_json(o, r->text.p, r->text.n);
+        gguf_print(o, ",\n\"%s\":", names[i][0]);
+        gguf_print_json(o, r->text.p, r->text.n);
     }
     if (gguf_get_text(t->f, "tokenizer.chat_template", &chat) && gguf_is_utf8(chat.p, chat.n)) {
-        gguf_put(o, ",\n\"chat_template\":");
-        gguf_put_json(o, chat.p, chat.n);
+        gguf_print(o, ",\n\"chat_template\":");
+        gguf_print_json(o, chat.p, chat.n);
     }
-    gguf_put(o, "\n}\n");
+    gguf_print(o, "\n}\n");
 }
 
 void gguf_generation_config(struct gguf_out *o, const struct gguf_file *f)
@@ -246,18 +248,18 @@ void gguf_generation_config(struct gguf_out *o, const struct gguf_file *f)
                                         "tokenizer.ggml.eom_token_id" };
     int64_t seen[3], v;
     int n = 0;
-    gguf_put(o, "{\n");
+    gguf_print(o, "{\n");
     if (gguf_int(f, "tokenizer.ggml.bos_token_id", &v) && v >= 0)
-        gguf_put(o, "\"bos_token_id\":%lld,\n", (long long)v);
-    gguf_put(o, "\"eos_token_id\":[");
+        gguf_print(o, "\"bos_token_id\":%lld,\n", (long long)v);
+    gguf_print(o, "\"eos_token_id\":[");
     for (int i = 0; i < 3; i++) {
         int is_new = gguf_int(f, ends[i], &v) && v >= 0;
         for (int k = 0; k < n; k++)
             is_new &= seen[k] != v;
         if (is_new) {
-            gguf_put(o, "%s%lld", n ? "," : "", (long long)v);
+            gguf_print(o, "%s%lld", n ? "," : "", (long long)v);
             seen[n++] = v;
         }
     }
-    gguf_put(o, "]\n}\n");
+    gguf_print(o, "]\n}\n");
 }

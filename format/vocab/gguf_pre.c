@@ -2,7 +2,7 @@
  * models' own tokenizer.json. Source: llama.cpp's table of pre-tokenizers, which quotes them. */
 #include <stddef.h>
 #include <string.h>
-#include "format/gguf/gguf_vocab.h"
+#include "format/vocab/gguf_vocab.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 #define SHORT "(?i:'s|'t|'re|'ve|'m|'ll|'d)"

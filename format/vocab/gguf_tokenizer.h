@@ -1,8 +1,8 @@
-/* gguf_tokenizer.h - private to the folder: the three files of a vocabulary as text. */
-#ifndef SHARDLINE_FORMAT_GGUF_GGUF_TOKENIZER_H
-#define SHARDLINE_FORMAT_GGUF_GGUF_TOKENIZER_H
+/* gguf_tokenizer.h - private to the room: the three files of a vocabulary as text. */
+#ifndef SHARDLINE_FORMAT_VOCAB_GGUF_TOKENIZER_H
+#define SHARDLINE_FORMAT_VOCAB_GGUF_TOKENIZER_H
 
-#include "format/gguf/gguf_vocab.h"
+#include "format/vocab/gguf_vocab.h"
 
 /* ---- gguf_vocab.c ---- */
 

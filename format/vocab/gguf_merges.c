@@ -3,7 +3,7 @@
  * vocabulary. */
 #include <stdlib.h>
 #include <string.h>
-#include "format/gguf/gguf_vocab.h"
+#include "format/vocab/gguf_vocab.h"
 
 struct merge {
     float score;
@@ -92,7 +92,7 @@ static int has_scores(const struct gguf_tokens *t)
     return 0;
 }
 
-int gguf_put_merges(struct gguf_out *o, const struct gguf_tokens *t, struct err *e)
+int gguf_print_merges(struct gguf_out *o, const struct gguf_tokens *t, struct err *e)
 {
     struct merges m = { 0 };
     int by_number = !has_scores(t), rc = 0;
@@ -102,16 +102,16 @@ int gguf_put_merges(struct gguf_out *o, const struct gguf_tokens *t, struct err 
     if (m.n)
         qsort(m.item, m.n, sizeof *m.item, compare);
 
-    gguf_put(o, "[");
+    gguf_print(o, "[");
     for (size_t i = 0; i < m.n && rc >= 0; i++) {
         const struct gguf_text *a = &t->row[m.item[i].left].text, *b = &t->row[m.item[i].right].text;
-        gguf_put(o, i ? ",\n[" : "\n[");
-        gguf_put_json(o, a->p, a->n);
-        gguf_put(o, ",");
-        gguf_put_json(o, b->p, b->n);
-        gguf_put(o, "]");
+        gguf_print(o, i ? ",\n[" : "\n[");
+        gguf_print_json(o, a->p, a->n);
+        gguf_print(o, ",");
+        gguf_print_json(o, b->p, b->n);
+        gguf_print(o, "]");
     }
-    gguf_put(o, "]");
+    gguf_print(o, "]");
     free(m.item);
     return rc;
 }

@@ -3,14 +3,14 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* vsnprintf of a va_list twice, memmem */
 #endif
-#include "format/gguf/gguf_vocab.h"
+#include "format/vocab/gguf_vocab.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "format/gguf/gguf_model.h"
-#include "format/gguf/gguf_tokenizer.h"
+#include "format/vocab/gguf_tokenizer.h"
 
 #define TOKENS_MAX (1 << 24)
 
@@ -28,7 +28,7 @@ static int room_for(struct gguf_out *o, size_t n)
     return !o->failed;
 }
 
-void gguf_put(struct gguf_out *o, const char *fmt, ...)
+void gguf_print(struct gguf_out *o, const char *fmt, ...)
 {
     va_list a;
     va_start(a, fmt);
@@ -42,7 +42,7 @@ void gguf_put(struct gguf_out *o, const char *fmt, ...)
     o->n += (size_t)n;
 }
 
-void gguf_put_json(struct gguf_out *o, const char *p, int64_t n)
+void gguf_print_json(struct gguf_out *o, const char *p, int64_t n)
 {
     if (!room_for(o, (size_t)n * 6 + 2))
         return;
