@@ -40,6 +40,7 @@ static const struct gguf_pre rows[] = {
     { "gpt-4o llama4 kanana2 minimax-m2", { GPT4O }, 0 },
     { "deepseek-v3 hunyuan-dense joyai-llm", { "\\p{N}{1,3}", CJK, DEEPSEEK3 }, 0 },
     { "deepseek-coder", { "[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", CODER_CJK, "\\p{N}" }, 0 },
+    { "gemma4 sarvam-moe", { NULL }, GGUF_PRE_TEXT },
     { "default", { "[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]" }, 0 },
 };
 /* clang-format on */

@@ -10,6 +10,9 @@ static int flag_of(const struct gguf_file *f, const char *key, int absent)
     return v != 0;
 }
 
+/* Where the file does not say it. */
+static int begins_with_bos(const struct gguf_tokens *t) { return !t->pre || t->pre->flags & GGUF_PRE_BOS; }
+
 /* The token that a key names; NULL: none. */
 static const struct gguf_token_row *special(const struct gguf_tokens *t, const char *key, int64_t *id)
 {
@@ -54,7 +57,7 @@ static void put_normalizer(struct gguf_out *o, const struct gguf_tokens *t)
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" GGUF_BLANK "\"}";
     if (!t->is_spm)
         gguf_print(o, "\"normalizer\":%s,\n", t->pre->flags & GGUF_PRE_NFC ? "{\"type\":\"NFC\"}" : "null");
-    else if (flag_of(t->f, "tokenizer.ggml.add_space_prefix", 1))
+    else if (flag_of(t->f, "tokenizer.ggml.add_space_prefix", !t->pre))
         gguf_print(o,
                    "\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
                    "\"" GGUF_BLANK "\"},%s]},\n",
@@ -92,7 +95,7 @@ static void put_post_processor(struct gguf_out *o, const struct gguf_tokens *t)
     int64_t id[2];
     const struct gguf_token_row *r[2] = { special(t, "tokenizer.ggml.bos_token_id", &id[0]),
                                           special(t, "tokenizer.ggml.eos_token_id", &id[1]) };
-    if (!flag_of(t->f, "tokenizer.ggml.add_bos_token", t->is_spm || t->pre->flags & GGUF_PRE_BOS))
+    if (!flag_of(t->f, "tokenizer.ggml.add_bos_token", begins_with_bos(t)))
         r[0] = NULL;
     if (!flag_of(t->f, "tokenizer.ggml.add_eos_token", 0))
         r[1] = NULL;
@@ -135,7 +138,7 @@ static void put_decoder(struct gguf_out *o, const struct gguf_tokens *t)
     gguf_print(
         o, "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":"
            "\"" GGUF_BLANK "\"},\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"}");
-    if (flag_of(t->f, "tokenizer.ggml.add_space_prefix", 1))
+    if (flag_of(t->f, "tokenizer.ggml.add_space_prefix", !t->pre))
         gguf_print(o, ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}");
     gguf_print(o, "]},\n");
 }
@@ -196,7 +199,7 @@ static int put_model(struct gguf_out *o, const struct gguf_tokens *t, struct err
                !t->is_spm && t->pre->flags & GGUF_PRE_WHOLE ? "true" : "false");
     put_vocabulary(o, t);
     gguf_print(o, "\"merges\":");
-    int rc = t->is_spm ? gguf_print_merges(o, t, e) : put_bpe_merges(o, t, e);
+    int rc = t->pre ? put_bpe_merges(o, t, e) : gguf_print_merges(o, t, e);
     gguf_print(o, "}}\n");
     return rc;
 }
@@ -220,7 +223,7 @@ void gguf_tokenizer_config(struct gguf_out *o, const struct gguf_tokens *t)
                                             { "eos_token", "tokenizer.ggml.eos_token_id" },
                                             { "unk_token", "tokenizer.ggml.unknown_token_id" },
                                             { "pad_token", "tokenizer.ggml.padding_token_id" } };
-    int bos = flag_of(t->f, "tokenizer.ggml.add_bos_token", t->is_spm || t->pre->flags & GGUF_PRE_BOS);
+    int bos = flag_of(t->f, "tokenizer.ggml.add_bos_token", begins_with_bos(t));
     struct gguf_text chat;
     gguf_print(
         o,

@@ -213,13 +213,18 @@ int gguf_tokenizer_known(struct gguf_tokens *t, const struct gguf_file *f, char 
     t->is_spm = gguf_text_is(model, "llama");
     if (t->is_spm)
         return 1;
-    if (!gguf_text_is(model, "gpt2")) {
+    if (!gguf_text_is(model, "gpt2") && !gguf_text_is(model, "gemma4")) {
         snprintf(why, 160, "the tokenizer \"%.*s\" of the GGUF file is not known here: token ids only",
                  model.n < 40 ? (int)model.n : 40, model.p);
         return 0;
     }
-    gguf_get_text(f, "tokenizer.ggml.pre", &pre);
-    if ((t->pre = gguf_pre_find(pre.p, pre.n)))
+    if (gguf_text_is(model, "gemma4"))
+        pre = model;
+    else
+        gguf_get_text(f, "tokenizer.ggml.pre", &pre);
+    t->pre = gguf_pre_find(pre.p, pre.n);
+    t->is_spm = t->pre && t->pre->flags & GGUF_PRE_TEXT;
+    if (t->pre)
         return 1;
     snprintf(why, 160, "the pre-tokenizer \"%.*s\" of the GGUF file is not known here: token ids only",
              pre.n < 40 ? (int)pre.n : 40, pre.p);

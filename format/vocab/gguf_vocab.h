@@ -9,7 +9,8 @@
 enum gguf_pre_flag {
     GGUF_PRE_NFC = 1,   /* the text is normalised first */
     GGUF_PRE_WHOLE = 2, /* a word that is a token is not merged ("ignore_merges") */
-    GGUF_PRE_BOS = 4    /* a text begins with bos where the file does not say so */
+    GGUF_PRE_BOS = 4,   /* a text begins with bos where the file does not say so */
+    GGUF_PRE_TEXT = 8   /* merges of text with U+2581 for blanks, not of bytes as characters */
 };
 #define GGUF_PRE_SPLITS 5
 struct gguf_pre {
@@ -33,8 +34,8 @@ struct gguf_token_row {
 };
 struct gguf_tokens {
     const struct gguf_file *f;
-    int is_spm; /* SentencePiece with scores; else byte-level BPE with merges */
-    const struct gguf_pre *pre;
+    int is_spm;                 /* text with U+2581 for blanks and tokens of bytes; else byte-level BPE */
+    const struct gguf_pre *pre; /* NULL: merges come from scores */
     int32_t n;
     struct gguf_token_row *row;
     char *spelled; /* texts that are not as in the file */
@@ -56,6 +57,7 @@ struct gguf_out {
     size_t n, capacity;
     int failed;
 };
+/* Adds text. */
 void gguf_print(struct gguf_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A JSON string of n bytes of UTF-8. */
 void gguf_print_json(struct gguf_out *o, const char *p, int64_t n);

@@ -1,5 +1,5 @@
 /* pickle_fuzz.c - any bytes as a pickle: opcodes, memo, marks, classes (format/torch/pickle.c). */
-#include "tests/fuzz/foreign_fuzz.h"
+#include "tests/unit/format/foreign_fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

@@ -1,6 +1,6 @@
 /* tensor_fuzz.c - a pickle in a sound zip: tensors of storages, strides, views (format/torch/torch_file.c,
  * torch_driver.c). */
-#include "tests/fuzz/foreign_fuzz.h"
+#include "tests/unit/format/foreign_fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {

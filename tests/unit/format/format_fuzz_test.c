@@ -3,7 +3,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "tests/fuzz/foreign_fuzz.h"
+#include "tests/unit/format/foreign_fuzz.h"
 #include "tests/unit/format/foreign_help.h"
 
 static uint64_t state;

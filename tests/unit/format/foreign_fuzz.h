@@ -1,8 +1,8 @@
 /* foreign_fuzz.h - any bytes as a pickle, as a torch file: for the fuzz targets and for
  * tests/unit/format/format_fuzz_test.c, which mutates good files. The readers must end, without a bad read
  * and within bounds; their result does not matter. */
-#ifndef SHARDLINE_TESTS_FUZZ_FOREIGN_FUZZ_H
-#define SHARDLINE_TESTS_FUZZ_FOREIGN_FUZZ_H
+#ifndef SHARDLINE_TESTS_UNIT_FORMAT_FOREIGN_FUZZ_H
+#define SHARDLINE_TESTS_UNIT_FORMAT_FOREIGN_FUZZ_H
 
 #include <stdlib.h>
 #include "format/torch/torch_file.h"
