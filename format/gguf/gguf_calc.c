@@ -44,13 +44,13 @@ static int narrow(const struct gguf_calc *k, const float *in, float less, int64_
 {
     uint32_t low = 0, bits;
     for (int64_t i = 0; i < n; i++) {
-        float x = in[i] - less;
+        float x = less != 0 ? in[i] - less : in[i]; /* a subtraction would change the bits of NaN */
         memcpy(&bits, &x, sizeof bits);
         low |= bits & 0xffff;
         out[i] = (uint16_t)(bits >> 16);
     }
     for (int64_t i = 0; i < n && low; i++) {
-        float x = in[i] - less;
+        float x = less != 0 ? in[i] - less : in[i];
         memcpy(&bits, &x, sizeof bits);
         if (bits & 0xffff)
             return not_bf16(k, bits, e);

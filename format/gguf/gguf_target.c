@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "format/ckpt_view.h"
+#include "format/quant_view.h"
 #include "format/gguf/gguf_block_encode.h"
 
 #define ROW(id) gguf_type_row(id)
@@ -286,6 +287,8 @@ static int place_one(struct gguf_target *t, const struct ckpt *src, int i, const
     char weight[GGUF_NAME_MAX];
     int number[2], rc = 0, split = 0, is_scales = weight_name(name, weight);
     const struct gguf_name *row = gguf_find_hf(t->family->names, weight, &number[0], &number[1]);
+    if (!strncmp(name, QUANT_KEPT_PREFIX, strlen(QUANT_KEPT_PREFIX)))
+        return 0; /* what --requantize would need */
     if (is_left_out(t, name))
         return leave_out(t, name);
     if (!row)

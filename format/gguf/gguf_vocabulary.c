@@ -15,6 +15,7 @@
 
 #define SPACE_SIGN "\xe2\x96\x81" /* U+2581 */
 #define MOST_TOKENS 4000000
+#define LONGEST 1024 /* bytes of a token whose divisions are all tried */
 
 struct token {
     const char *text; /* NULL: no such id */
@@ -26,6 +27,7 @@ struct vocabulary {
     const json_t *model, *merges;
     int n;
     struct token *token;
+    int joins_lines; /* a merge joins the end of a line with something else */
     struct gguf_vocabulary *out;
 };
 
@@ -224,6 +226,7 @@ static int rank_tokens(struct vocabulary *v, int *exact, struct err *e)
         join = grown;
         memcpy(join, a, n);
         strcpy(join + n, b);
+        v->joins_lines |= strchr(join, '\n') && join[strspn(join, "\n")];
         struct token *t = token_at(v, json_object_get(vocab, join));
         if (!t)
             continue;
@@ -237,6 +240,10 @@ static int rank_tokens(struct vocabulary *v, int *exact, struct err *e)
 
     for (int i = 0; i < v->n && *exact; i++) {
         const char *s = v->token[i].text;
+        if (v->token[i].rank >= 0 && strlen(s) > LONGEST) {
+            *exact = 0;
+            break;
+        }
         for (size_t at = 1; v->token[i].rank >= 0 && s[at]; at++) {
             char *left = (s[at] & 0xc0) == 0x80 ? NULL : strndup(s, at);
             count[i] -= left && json_object_get(vocab, left) && json_object_get(vocab, s + at);
@@ -360,8 +367,7 @@ static int find_form(struct vocabulary *v, const char **pre, int *scores, struct
             return rc;
         *scores = exact || prefix;
         *pre = *scores ? "default" : "sarvam-moe";
-        if (!exact && prefix)
-            v->out->inexact = 1;
+        v->out->inexact = !exact && (prefix || v->joins_lines); /* sarvam-moe ends words at lines */
     }
     if (!*pre) {
         snprintf(v->out->why_text, sizeof v->out->why_text, "llama.cpp has nothing like %s", why);

@@ -1,7 +1,8 @@
 /* tokenizer_fuzz.c - any bytes as a tokenizer.json; what opens encodes a text and decodes every id
- * (text/tokenizer_load.c and behind it). */
+ * (text/tokenizer_load.c and behind it); and as a vocabulary of a GGUF file (format/gguf/). */
 #include <stdlib.h>
 #include <string.h>
+#include "format/gguf_write.h"
 #include "tests/fuzz/fuzz.h"
 #include "text/text.h"
 
@@ -23,6 +24,24 @@ static void stream(const struct tokenizer *t, const int32_t *ids, size_t n)
     tokenizer_stream_close(s);
 }
 
+/* As llama.cpp's keys, whether or not our own tokenizer takes it. */
+static void as_gguf(const char *json, size_t n)
+{
+    char *text = malloc(n + 1);
+    struct gguf_keys k = { 0 };
+    struct err e;
+    if (!text)
+        return;
+    memcpy(text, json, n);
+    text[n] = 0;
+    struct gguf_vocabulary v = {
+        .tokenizer_json = text, .tokenizer_config = text, .n_vocab = 300, .bos = 1, .eos = -1
+    };
+    gguf_key_vocabulary(&k, &v, &e);
+    gguf_keys_free(&k);
+    free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct tokenizer *t;
@@ -32,6 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char *text, *json = fuzz_copy(data, n);
     const struct text_span user = { 20, 60 };
     int rc = tokenizer_open(&t, json, n, NULL, 0, "tokenizer.json", &e);
+    as_gguf(json, n);
     free(json);
     if (rc < 0)
         return 0;

@@ -83,8 +83,8 @@ for kind in q8_0 q4_0 q4_k q5_k q6_k mxfp4; do
     echo "$kind: $out"
 done
 
-# tokens: a small model with each tokenizer. llama2 and mistral here were trained with merges that no scores
-# say, of which reshard warns.
+# tokens: a small model with each tokenizer. gemma, llama2 and mistral here were trained with merges that
+# llama.cpp cannot have, of which reshard warns. Its qwen2 does not compose characters (NFC).
 while read -r name least; do
     size=$("$python" -c 'import json, sys; t = json.load(open(sys.argv[1])); print(max([*t["model"]["vocab"].values(), *(a["id"] for a in t["added_tokens"])]) + 1)' \
         "$FIXTURES/hf/tok/$name/tokenizer.json")
@@ -107,7 +107,7 @@ gpt2 exact
 llama3 exact
 qwen2 exact
 deepseek exact
-gemma exact
+gemma some
 llama2 some
 mistral some
 TABLE

@@ -89,6 +89,55 @@ for kind in q8_0 q4_k; do
     claim "matrices of other widths are named" has "$err" "matrices are not $kind: their rows are no whole number"
 done
 
+# ---- gpt-oss as it is published: codes and scales of experts ----
+cat >published.py <<'PY'
+import json, os, random, struct
+random.seed(4)
+H, E, heads, kv, d = 64, 3, 4, 2, 16
+tensors = {}
+def add(name, kind, *shape):
+    n = 2 if kind == "BF16" else 1
+    for s in shape:
+        n *= s
+    tensors["model." + name if name != "lm_head.weight" else name] = (kind, shape, random.randbytes(n))
+add("embed_tokens.weight", "BF16", 40, H)
+add("lm_head.weight", "BF16", 40, H)
+add("norm.weight", "BF16", H)
+at = "layers.0."
+for name, shape in (
+    ("input_layernorm.weight", [H]), ("post_attention_layernorm.weight", [H]), ("self_attn.sinks", [heads]),
+    ("self_attn.q_proj.weight", [heads * d, H]), ("self_attn.q_proj.bias", [heads * d]), ("self_attn.k_proj.weight", [kv * d, H]),
+    ("self_attn.k_proj.bias", [kv * d]), ("self_attn.v_proj.weight", [kv * d, H]), ("self_attn.v_proj.bias", [kv * d]),
+    ("self_attn.o_proj.weight", [H, heads * d]), ("self_attn.o_proj.bias", [H]), ("mlp.router.weight", [E, H]), ("mlp.router.bias", [E])):
+    add(at + name, "BF16", *shape)
+for name, rows in ("gate_up_proj", 2 * H), ("down_proj", H):
+    add(at + "mlp.experts.%s_blocks" % name, "U8", E, rows, H // 32, 16)
+    add(at + "mlp.experts.%s_scales" % name, "U8", E, rows, H // 32)
+    add(at + "mlp.experts.%s_bias" % name, "BF16", E, rows)
+os.mkdir("published")
+config = dict(model_type="gpt_oss", hidden_size=H, intermediate_size=H, num_hidden_layers=1, num_attention_heads=heads,
+              num_key_value_heads=kv, head_dim=d, vocab_size=40, num_local_experts=E, num_experts_per_tok=2, sliding_window=8,
+              layer_types=["sliding_attention"], attention_bias=True, torch_dtype="bfloat16", quantization_config=dict(quant_method="mxfp4"))
+json.dump(config, open("published/config.json", "w"))
+head, off = {}, 0
+for name, (kind, shape, data) in tensors.items():
+    head[name] = dict(dtype=kind, shape=shape, data_offsets=[off, off + len(data)])
+    off += len(data)
+h = json.dumps(head).encode()
+with open("published/model.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(h)) + h + b"".join(t[2] for t in tensors.values()))
+PY
+python3 -B published.py
+run reshard --format gguf published mxfp4.gguf
+claim "codes and scales of gpt-oss" [ $rc = 0 ]
+run reshard diff published mxfp4.gguf
+claim "none of their bits changes" [ $rc = 0 ]
+run reshard --format gguf --dequantize bf16 published values.gguf
+claim "or their values" [ $rc = 0 ]
+run reshard --format hf --dequantize bf16 published values
+run reshard --format gguf values values2.gguf
+claim "the same as of a folder with those values" cmp -s values.gguf values2.gguf
+
 # ---- a byte model, and a model's optimizer state ----
 for i in {1..40}; do echo "line $i"; done >text
 run ptrain --data text --model tiny --steps 1 --seq-len 16 --global-batch 1 --threads 1 --out run
