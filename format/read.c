@@ -351,13 +351,15 @@ static int64_t strided_span(const struct fmt_piece *p, size_t size)
     return (last + 1) * (int64_t)size;
 }
 
-/* Reads n elements from part_off of a strided piece. Its whole span is read once where it is small. */
+/* Reads n elements from part_off of a strided piece. Its whole span is read once where it is small and its
+ * runs are short. */
 static int run_strided(struct cursor *k, const struct fmt_piece *p, size_t size, char *dst, int64_t part_off,
                        int64_t n, struct err *e)
 {
     int64_t span = strided_span(p, size), end = p->offset + span;
     int last = p->box.n_dims - 1, rc;
-    if (!k->data && span <= STRIDED_MAX) {
+    int long_runs = p->stride[last] == 1 && p->box.extent[last] * (int64_t)size >= SMALL_RUN;
+    if (!k->data && !long_runs && span <= STRIDED_MAX) {
         if ((rc = cursor_alloc(k, span, e)) < 0 ||
             (rc = fmt_pread(k->c, k->file, k->data, span, p->offset, e)) < 0)
             return rc;
