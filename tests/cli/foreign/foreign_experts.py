@@ -171,7 +171,7 @@ def finish(dir, world, ep):
             p.grad = numbers(k, f"g{s}", p.shape) / (ep if ".experts." in k else 1)  # a mean over all ranks
             o.step()
         near = ref.get("master." + k, ref[k])
-        assert (near - p).abs().max() < 2e-3, f"{k} is not the parameter of this name"
+        assert (near - p).abs().max() < 5e-3, f"{k} is not the parameter of this name"
         assert (ref["exp_avg." + k] - o.state[p]["exp_avg"]).abs().max() < 2e-3, k
     json.dump(CONFIG, open(dir + "/config.json", "w"))
     R.st_write(dir + "/ref.safetensors", ref)
