@@ -27,6 +27,19 @@ claim "verify reads it" [ $rc = 0 ]
 run reshard inspect made/llama
 claim "the folder of one file is a checkpoint" has "$out" "format       gguf"
 
+# ---- MXFP4 of gpt-oss ----
+fp4() { run python3 -B "$here/gguf_fp4.py" "$@"; }
+fp4 make oss.gguf
+run reshard --format hf oss.gguf oss
+claim "gpt-oss in MXFP4 becomes a folder" [ $rc = 0 ]
+fp4 check oss.gguf oss
+claim "with the published blocks and scales" has "$out" "ok 768 rows"
+run reshard --format gguf oss oss-back.gguf
+fp4 same oss.gguf oss-back.gguf
+claim "and a file with the same blocks again" has "$out" "ok 6 tensors"
+run reshard diff oss.gguf oss-back.gguf
+claim "which is the same model" [ $rc = 0 ]
+
 # ---- split sets ----
 python3 -B "$lib_dir/gguf_make.py" --split 3 split llama qwen3moe
 run reshard diff made/qwen3moe/hf split/qwen3moe
