@@ -233,16 +233,35 @@ int gguf_tokenizer_known(struct gguf_tokens *t, const struct gguf_file *f, char 
 
 /* ---- files that are made when they are read ---- */
 
+/* The tokenizer.json that the file carries whole. 0: it has none. */
+static int is_carried(const struct gguf_file *f, const char *name, struct gguf_text *whole)
+{
+    return !strcmp(name, "tokenizer.json") && gguf_get_text(f, "tokenizer.huggingface.json", whole) &&
+           whole->n > 0;
+}
+
+static void print_text(struct gguf_out *o, struct gguf_text t)
+{
+    if (!room_for(o, (size_t)t.n))
+        return;
+    memcpy(o->p + o->n, t.p, (size_t)t.n);
+    o->n += (size_t)t.n;
+    o->p[o->n] = 0;
+}
+
 static int make(struct ckpt *c, const char *name, void **data, size_t *bytes, struct err *e)
 {
     struct gguf_part p = { .file = 0 };
     struct gguf_tokens t = { 0 };
     struct gguf_out o = { 0 };
+    struct gguf_text whole;
     char why[160];
     int rc = gguf_part_read(c, 0, &p, e);
     if (rc >= 0 && gguf_tokenizer_known(&t, &p.f, why))
         rc = gguf_tokens_read(&t, &p.f, e);
-    if (rc >= 0 && !strcmp(name, "tokenizer.json"))
+    if (rc >= 0 && is_carried(&p.f, name, &whole))
+        print_text(&o, whole);
+    else if (rc >= 0 && !strcmp(name, "tokenizer.json"))
         rc = gguf_tokenizer_json(&o, &t, e);
     else if (rc >= 0 && !strcmp(name, "tokenizer_config.json"))
         gguf_tokenizer_config(&o, &t);

@@ -150,6 +150,16 @@ run reshard --format gguf --quantize q8_0 run/step-1 tiny8.gguf
 claim "in blocks" [ $rc = 0 ]
 claim "it is smaller than half" [ $(($(stat -c %s tiny8.gguf) * 2)) -lt "$(stat -c %s tiny.gguf)" ]
 
+# ---- there and back: the tokenizer's file too ----
+for model in llama3-tied-bf16-sharded qwen2-bias-tied-f32 mistral-swa-f32; do
+    [ -n "${FIXTURES:-}" ] || { skip "FIXTURES is not set"; break; }
+    src=$FIXTURES/hf/hf/$model/model
+    run reshard --format gguf "$src" $model.gguf && run reshard --format hf $model.gguf $model
+    claim "$model: the same tokenizer.json" cmp -s "$src/tokenizer.json" $model/tokenizer.json
+    run reshard diff "$src" $model
+    claim "$model: the same tensors" [ $rc = 0 ]
+done
+
 # ---- what is refused: one line each ----
 refuse() { # WHAT WORDS OPTIONS…
     run reshard "${@:3}"
