@@ -26,19 +26,28 @@ LR, BETAS, EPS, DECAY = 0.5, (0.1, 0.2), 1e-3, 0.9          # of a fresh optimiz
 GRAD = 2.0 ** -10           # the gradient is the parameter times this: small enough not to be clipped
 
 
-class Model(Module):
-    """The parameters under their names, and a loss whose gradients are not all the same."""
+def weights(native):
+    return [k for k in native if not k.startswith("exp_avg")]
 
-    def __init__(self, shapes):
+
+class Model(Module):
+    """The parameters under their names (those with moments; others are buffers), and a loss whose gradients
+    are not all the same."""
+
+    def __init__(self, native):
         super().__init__()
-        for name, shape in shapes.items():
+        for name in weights(native):
+            shape = native[name].shape
             at = self
             *path, last = name.split(".")
             for p in path:
                 if p not in at._modules:
                     at.add_module(p, torch.nn.Module())
                 at = at._modules[p]
-            at.register_parameter(last, torch.nn.Parameter(torch.full(shape, 0.25)))
+            if "exp_avg." + name in native:
+                at.register_parameter(last, torch.nn.Parameter(torch.full(shape, 0.25)))
+            else:
+                at.register_buffer(last, torch.full(shape, 0.25))
 
     def forward(self, x):
         # gradient: x times the parameter
@@ -92,20 +101,19 @@ def dcp_save(native, state, written):
     with tempfile.NamedTemporaryFile() as f:
         dcp_to_torch_save(written, f.name)
         got = torch.load(f.name, weights_only=True)
-    names = [k for k in native if not k.startswith("exp_avg")]
-    for n in names:
-        same(n, got["model"][n], native[n])
+    names, params = weights(native), [n for n in weights(native) if "exp_avg." + n in native]
+    for n in names: same(n, got["model"][n], native[n])
+    for n in params:
         for r in ("exp_avg", "exp_avg_sq"):
             same(r + " of " + n, got["optim"]["state"][n][r], native[r + "." + n])
         assert got["optim"]["state"][n]["step"] == state["step"]
-    assert sorted(got["model"]) == sorted(names) and sorted(got["optim"]["state"]) == sorted(names)
+    assert sorted(got["model"]) == sorted(names) and sorted(got["optim"]["state"]) == sorted(params)
 
 
 def dcp_load(native, state, written, kind):
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
-    names = [k for k in native if not k.startswith("exp_avg")]
-    model = Model({n: native[n].shape for n in names})
+    model = Model(native)
     if kind == "dcp-fsdp":
         from torch.distributed.fsdp import fully_shard
         fully_shard(model)
@@ -115,7 +123,8 @@ def dcp_load(native, state, written, kind):
     dcp.load({"model": m, "optim": o}, checkpoint_id=written)
     set_state_dict(model, optim, model_state_dict=m, optim_state_dict=o, options=flat)
     params = dict(model.named_parameters())
-    for n in names:
+    for n, b in model.named_buffers(): same(n, b, native[n])
+    for n in params:
         same(n, full(params[n]).detach(), native[n])
         s = optim.state[params[n]]
         for r in ("exp_avg", "exp_avg_sq"):
@@ -124,7 +133,7 @@ def dcp_load(native, state, written, kind):
     optim.zero_grad()
     model(torch.tensor(GRAD)).backward()
     optim.step()
-    for n in names:
+    for n in params:
         check_step(n, full(params[n]).detach(),
                    stepped(native, state, n, 0.1 if params[n].dim() > 1 else 0.0))
 
@@ -133,8 +142,8 @@ def dcp_load(native, state, written, kind):
 def ds_load(native, state, written, stage):
     import deepspeed
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
-    names = [k for k in native if not k.startswith("exp_avg")]
-    model = Model({n: native[n].shape for n in names})
+    model = Model(native)
+    names = dict(model.named_parameters())      # DeepSpeed does not load buffers
     optim = torch.optim.AdamW(groups(model), lr=LR, betas=BETAS, eps=EPS)
     config = {"train_micro_batch_size_per_gpu": 1, "zero_allow_untrusted_optimizer": True,
               "zero_force_ds_cpu_optimizer": False,

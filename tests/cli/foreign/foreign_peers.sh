@@ -4,11 +4,12 @@
 # every bit, and their next step. PEER_PYTHON=python that has torch 2.15, safetensors and deepspeed 0.19.
 here=$(cd "$(dirname "$0")" && pwd)
 python=${PEER_PYTHON:-python3}
-. "$here/../lib/lib.bash"
+. "$here/../lib/megatron_lib.bash"
 cd "$TMP" || exit 1
 
+native=run/step-3
 peers() {                   # RANKS KIND=WRITTEN…
-    run "$python" -B "$here/foreign_peers.py" "$1" run/step-3 "${@:2}"
+    run "$python" -B "$here/foreign_peers.py" "$1" $native "${@:2}"
     local job
     for job in "${@:2}"; do
         claim "$job on $1 ranks" has "$out" "$job ok"
@@ -40,4 +41,17 @@ if has_modules deepspeed; then
 else
     skip "no deepspeed here: its engine is not asked"
 fi
+
+# experts, and latent attention with layers that differ
+for family in mixtral deepseek_v3; do
+    train_model $family
+    native=$family/step-2
+    run reshard --format dcp --tp 2 --ep 2 --dp 2 --zero 3 $native $family.d
+    claim "$family as dcp" [ $rc = 0 ]
+    run reshard --format deepspeed-universal $native $family.u
+    claim "$family as deepspeed-universal" [ $rc = 0 ]
+    peers 1 dcp-save=$family.d dcp-plain=$family.d
+    peers 2 dcp-fsdp=$family.d
+    has_modules deepspeed && peers 2 ds-2=$family.u ds-3=$family.u
+done
 finish

@@ -60,6 +60,31 @@ run ptrain --data text --resume whole/step-2 --steps 3 --stop-after 3 --seq-len 
 claim "training goes on from dcp to the same bits" [ $rc = 0 -a "${bits%,*}" = "${out%,*}" ]
 rm -rf from-*
 
+# experts by themselves, latent attention, layers that differ; expert parallel with ZeRO
+. "$here/../lib/megatron_lib.bash"
+for family in mixtral deepseek_v3; do
+    train_model $family
+    there $family/step-2 dcp --tp 2 --ep 2 --dp 2 --zero 3
+    there $family/step-2 dcp --ep 2 --dp 4 --zero 1
+    there $family/step-2 deepspeed-universal
+done
+
+# a model that only a cut table knows
+run reshard inspect --cuts whole/step-2
+echo "$out" >table
+sed 's/"model_type":"llama"/"model_type":"new"/' whole.json >new.json
+run reshard --config new.json --cuts table whole/step-2 strange
+claim "a model without a family" [ $rc = 0 ]
+for to in "dcp --tp 2 --pp 2 --dp 2 --zero 1" deepspeed-universal; do
+    want=$(digest strange)
+    rm -rf w
+    run reshard --format $to strange w
+    claim "strange to $to" [ $rc = 0 ]
+    claim "strange as $to: the same digests" [ "$(digest w)" = "$want" ]
+done
+run reshard --format megatron-dist strange w2
+claim "Megatron has no layers for it: by name" has "$err" "not of new: use --format dcp"
+
 # bf16 with masters; weights only
 run reshard --dtype bf16 whole/step-2 half
 there half dcp --tp 2 --dp 3 --zero 3
