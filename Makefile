@@ -15,7 +15,7 @@ export FIXTURES
 B := build/$(CONFIG)
 LINK := $(if $(filter build/$(CONFIG),$B),link)
 # fuzz: clang builds the rooms that read foreign bytes, without its warnings; it does not compile the kernels
-ROOMS := $(if $(filter fuzz,$(CONFIG)),base store format model text serve,base store kernels comm format model text train reshard serve)
+ROOMS := $(if $(filter fuzz,$(CONFIG)),base store format model text reshard serve,base store kernels comm format model text train reshard serve)
 
 WARN  := -Wall -Wextra -Werror -Wno-missing-field-initializers -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wwrite-strings -Wvla -Wpointer-arith -Wformat=2
 # -ffp-contract=off: the numerics contract fixes every operation and its order; no fast-math anywhere
@@ -63,7 +63,7 @@ isa_of = $(foreach i,avx2 avx512 avx512bf16,$(if $(filter %_$(i),$(basename $(1)
 
 # the files of every room and of its inner rooms; of the CUDA device those that this machine can compile
 CUDA_SRC := $(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c)),$(patsubst %,kernels/cuda/%.c,none lt/lt lt/lt_ops lt/lt_table))
-LIB_SRC  := $(filter-out %_main.c kernels/cuda/%,$(wildcard $(addsuffix /*.c,$(ROOMS)) $(addsuffix /*/*.c,$(ROOMS)))) $(if $(filter kernels,$(ROOMS)),$(CUDA_SRC))
+LIB_SRC  := $(filter-out %_main.c kernels/cuda/%,$(wildcard $(addsuffix /*.c,$(ROOMS)) $(addsuffix /*/*.c,$(ROOMS)))) $(if $(filter kernels,$(ROOMS)),$(CUDA_SRC),kernels/tree.c)
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o) $(if $(and $(CUDA),$(filter kernels,$(ROOMS))),$(CU_SRC:%.cu=$B/obj/%.o))
 MAIN_SRC := $(wildcard $(addsuffix /*_main.c,$(ROOMS) tools))
 PROGS    := $(foreach m,$(MAIN_SRC),$B/bin/$(notdir $(m:_main.c=))) $(if $(filter fuzz,$(CONFIG)),,$B/bin/shardline-plot)
@@ -150,11 +150,12 @@ $B/tests/bench/%: $B/obj/tests/bench/%.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
 # as tests they run the inputs in tests/fuzz/corpus; with CONFIG=fuzz they search for new ones
-FUZZ_MAIN := $(if $(filter fuzz,$(CONFIG)),,$B/obj/tests/fuzz/replay.o)
-$B/tests/fuzz/%: $B/obj/tests/fuzz/%.o $B/obj/tests/fuzz/fuzz.o $(FUZZ_MAIN) $B/libshardline.a
+FUZZ_MAIN := $(if $(filter fuzz,$(CONFIG)),,$B/obj/tests/fuzz/lib/replay.o)
+$B/tests/fuzz/%: $B/obj/tests/fuzz/%.o $B/obj/tests/fuzz/lib/fuzz.o $(FUZZ_MAIN) $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $^ $(LIBS)
-$B/tests/unit/format/format_fuzz_test: $B/obj/tests/fuzz/fuzz.o
+$(FUZZERS): $(FUZZ_MAIN) # named here, so that make takes the rule of fuzz targets also where this object is not built yet
+$B/tests/unit/format/format_fuzz_test: $B/obj/tests/fuzz/lib/fuzz.o
 # libraries for tests that programs load by name, linked to nothing: the fake device, and a stand-in for NCCL on it
 FAKE_DEVICE := $B/tests/devices/fake_device.so
 FAKE_NCCL   := $B/tests/devices/libnccl.so.2

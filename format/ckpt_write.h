@@ -21,6 +21,10 @@ struct ckpt_piece {
     int64_t lo, hi;
 };
 
+/* Whether a piece can be written. ERR_FORMAT: its name or shape. ERR_USAGE: elements of 4 or 6 bits do
+ * not begin and end at bytes. */
+int ckpt_piece_check(const struct ckpt_piece *p, struct err *e);
+
 /* Creates one rank's files in the folder dir, which exists: weights-RRRRR.safetensors for the pieces of role
  * weight, optim-RRRRR.safetensors for the others. ERR_USAGE: a piece of elements of 4 or 6 bits does not
  * begin and end at bytes. */

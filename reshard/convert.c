@@ -18,6 +18,7 @@ static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
     TRY(stream_run(p, &d, digest, log, e));
     TRY(dest_send(&d, e));
     TRY(prove_run(p, &d, digest, log, e));
+    prove_tied(p, digest, log);
     if (p->req->quant.quantize)
         TRY(prove_computed(p, digest, log, e));
     TRY(procs_agree(procs,

@@ -305,6 +305,11 @@ out:
 static int add_piece(struct plan *p, struct target *t, int rank, const struct box *b, int64_t lo, int64_t hi,
                      struct err *e)
 {
+    if (stored_dtype_bits(t->t.dtype) < 8) {
+        int rc = ckpt_piece_check(&(struct ckpt_piece){ t->t, *b, lo, hi }, e);
+        if (rc < 0)
+            return rc;
+    }
     if ((t->n_pieces & (t->n_pieces - 1)) == 0) { /* the capacity doubles */
         struct target_piece *grown = realloc(t->piece,
                                              sizeof *grown * (size_t)(t->n_pieces ? t->n_pieces * 2 : 1));

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
+#include "base/jx.h"
 #include "base/pool.h"
+#include "reshard/cuts/cut_template.h"
 #include "format/ckpt_view.h"
 #include "reshard/dest.h"
 #include "reshard/gguf/gguf_prepare.h"
@@ -221,4 +223,49 @@ out:
     free(have);
     ckpt_close(c);
     return rc < 0 ? rc : 0;
+}
+
+/* ---- tied heads ---- */
+
+static int is_tied(const struct plan *p)
+{
+    struct err ignored = { 0 };
+    const char *type;
+    json_t *root = p->config ? jx_parse(p->config, strlen(p->config), "config.json", &ignored) : NULL;
+    const json_t *inner = json_object_get(cut_config_text(root, &type), "tie_word_embeddings");
+    int tied = p->has_model ? p->cfg.tied
+                            : json_is_true(inner ? inner : json_object_get(root, "tie_word_embeddings"));
+    json_decref(root);
+    return tied;
+}
+
+/* The weight whose name is this one behind some prefix, or -1. */
+static int find_behind(const struct plan *p, const char *name)
+{
+    size_t n = strlen(name);
+    for (int i = 0; i < p->n; i++) {
+        const struct ckpt_tensor *t = &p->target[i].t;
+        size_t len = strlen(t->name);
+        if (t->role == ROLE_WEIGHT && len >= n && !strcmp(t->name + len - n, name) &&
+            (len == n || t->name[len - n - 1] == '.') && !strstr(t->name, ".layers.") &&
+            strncmp(t->name, "mtp.", 4) != 0)
+            return i;
+    }
+    return -1;
+}
+
+void prove_tied(const struct plan *p, const struct ckpt_digest *digest, struct log *log)
+{
+    static const char *const embeddings[] = { "embed_tokens.weight", "wte.weight", "word_embeddings.weight",
+                                              "embed_in.weight" };
+    int head = find_behind(p, "lm_head.weight"), embedding = -1;
+    if (!log || head < 0 || !is_tied(p))
+        return;
+    for (size_t i = 0; embedding < 0 && i < sizeof embeddings / sizeof *embeddings; i++)
+        embedding = find_behind(p, embeddings[i]);
+    if (embedding >= 0 && memcmp(&digest[head], &digest[embedding], sizeof *digest) != 0)
+        log_line(log,
+                 "%s differs from %s, and config.json ties them: both are carried, most programs read the "
+                 "embedding alone",
+                 p->target[head].t.name, p->target[embedding].t.name);
 }

@@ -118,6 +118,9 @@ int prove_computed(const struct plan *p, const struct ckpt_digest *digest, struc
  * claims another. Collective over procs. */
 int prove_digests(struct ckpt *c, int n_threads, const struct procs *procs, struct ckpt_digest *out,
                   struct err *e);
+/* Compares a tied head that is stored all the same with the embedding, by the digests of the targets; a
+ * difference is logged. */
+void prove_tied(const struct plan *p, const struct ckpt_digest *digest, struct log *log);
 /* The whole walk. Nothing appears at req->dst unless all of it succeeded. Collective over req->procs. */
 int reshard_convert(const struct request *req, struct log *log, struct err *e);
 

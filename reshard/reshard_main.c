@@ -56,7 +56,8 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|g
     { OPT_INT,    "tp",           AT(tp),           "1",      "N", \
       "ranks that share every matrix", 1, 65536, 0 }, \
     { OPT_INT,    "pp",           AT(pp),           "1",      "N", "stages of layers", 1, 65536, 0 }, \
-    { OPT_INT,    "dp",           AT(dp),           "1",      "N", "data-parallel ranks", 1, 65536, 0 }, \
+    { OPT_INT,    "dp",           AT(dp),           "0",      "N", \
+      "data-parallel ranks (0: 1, or as many as --ep needs)", 0, 65536, 0 }, \
     { OPT_INT,    "zero",         AT(zero),         "0",      "S", \
       "ZeRO stage: 1, 2 cut optimizer state over dp, 3 the weights too", 0, 3, 0 }, \
     { OPT_INT,    "ep",           AT(ep),           "1",      "N", \
@@ -245,6 +246,13 @@ static int check_quant(const struct options *o, struct err *e)
     return check_quantize(o, e);
 }
 
+/* An expert group is tp ranks times neighbouring dp ranks. */
+static int dp_of(const struct options *o)
+{
+    int64_t fold = o->ep > o->tp && o->ep % o->tp == 0 ? o->ep / o->tp : 1;
+    return (int)(o->dp ? o->dp : fold);
+}
+
 static int make_request(struct request *r, const struct options *o, const char *src, const char *dst,
                         struct err *e)
 {
@@ -252,7 +260,7 @@ static int make_request(struct request *r, const struct options *o, const char *
     *r = (struct request){
         .src = src,
         .dst = dst,
-        .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, (int)o->ep, (int)o->zero },
+        .layout = { (int)o->tp, (int)o->pp, 1, dp_of(o), (int)o->ep, (int)o->zero },
         .format = (enum target_format)o->format,
         .dtype = (enum target_dtype)o->dtype,
         .weights_only = o->weights_only || o->format == TARGET_HF || o->format == TARGET_GGUF,

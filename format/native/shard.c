@@ -152,7 +152,7 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static int check_piece(const struct ckpt_piece *p, struct err *e)
+int ckpt_piece_check(const struct ckpt_piece *p, struct err *e)
 {
     int64_t bytes;
     int rc = fmt_name_check(p->t.name, strlen(p->t.name), "a piece to write", e);
@@ -198,7 +198,7 @@ int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pi
         goto out;
     }
     for (int i = 0; i < n_pieces; i++) {
-        TRY(check_piece(&p[i], e));
+        TRY(ckpt_piece_check(&p[i], e));
         s->given[i] = p[i];
         struct out_piece *o = &s->piece[i];
         o->p = &s->given[i];

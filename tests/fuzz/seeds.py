@@ -204,6 +204,17 @@ for extra in ({}, dict(rope_scaling=dict(rope_type="llama3", factor=8.0, low_fre
                                    vocab_size=256, max_position_embeddings=128, rms_norm_eps=1e-5,
                                    rope_theta=1e4, hidden_act="silu", tie_word_embeddings=True,
                                    torch_dtype="float32", initializer_range=0.02, **extra)))
+sys.path.insert(0, here + "/../cli/reshard")
+import published
+for name in ("qwen3.5-35b-a3b", "gemma-4-26b-a4b", "deepseek-v3", "nemotron-nano-3-30b-a3b", "falcon-7b",
+             "minimax-01") if bin else ():
+    listed = [x for x in published.tensors_of(name) if ".experts.2" not in x[0]][::2][:48]
+    config = json.dumps(published.configs[name][0])
+    with tempfile.TemporaryDirectory() as d:
+        published.make(name, d + "/m")
+        table = subprocess.run([f"{bin}/reshard", "inspect", "--cuts", d + "/m"], capture_output=True).stdout
+    seed("cuts", config.encode() + b"\0" + table + b"\0" +
+         "\n".join("%s %s" % (n, ",".join(map(str, s))) for n, s, _ in listed).encode())
 if fixtures:
     for x in glob.glob(f"{fixtures}/hf/hf/*/model/config.json"): seed("config", read(x))
     for x in glob.glob(f"{fixtures}/hf/tok/*/tokenizer.json"):

@@ -5,6 +5,7 @@
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 cd "$TMP" || exit 1
+export SHARDLINE_CACHE=$TMP/cache no_proxy=127.0.0.1,localhost
 command -v python3 >/dev/null || { skip "no python3 here"; finish; }
 
 python3 "$here/../lib/reshard_make.py" hf          # a byte model
@@ -56,4 +57,40 @@ claim "a tensor in no row is carried" [ $rc = 0 ]
 claim "and reported" has "$err" "tensors are in no row (model.layers.0.mlp.down_proj.weight, ...)"
 run reshard digest gap
 claim "with the same digest" [ "$out" = "$digest" ]
+
+run reshard --tp 2 --cuts "file://$PWD/table.txt" nova n4
+claim "a table by URL" cmp -s n4/weights-00001.safetensors n2/weights-00001.safetensors
+mkdir served
+cp -r nova served/nova
+cp table.txt served/nova/cuts.txt
+file_server served requests
+run reshard --tp 2 "http://127.0.0.1:$port/ok/nova" n5
+claim "cuts.txt behind a URL" cmp -s n5/weights-00001.safetensors n2/weights-00001.safetensors
+run reshard --format dcp --cuts table.txt nova n6
+run reshard --tp 2 n6 n7
+claim "cuts.txt in a DCP folder" cmp -s n7/weights-00001.safetensors n2/weights-00001.safetensors
+
+# 4 bits an element: 6 columns of a row are 3 bytes, 3 columns are none
+python3 - <<'PY'
+import json, os, struct
+os.mkdir("narrow")
+head = json.dumps({"w": {"dtype": "F4", "shape": [6, 6], "data_offsets": [0, 18]},
+                   "s": {"dtype": "F8_E8M0", "shape": [], "data_offsets": [18, 19]}}).encode()
+with open("narrow/model.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(head)) + head + bytes(range(100, 119)))
+PY
+printf 'cuts 1\ns whole\nw dim 1\n' >columns.txt
+printf 'cuts 1\nw dim 0\n' >rows.txt
+run reshard --tp 2 --cuts columns.txt narrow refused
+claim "half bytes are refused" [ "$rc/$(wc -l <<<"$err")" = 2/1 ]
+claim "with the remedy" has "$err" "cut it at a multiple of 2 elements"
+run reshard plan --tp 2 --cuts columns.txt narrow
+claim "before anything is written" [ $rc = 2 ]
+run reshard --tp 2 --cuts rows.txt narrow n8
+claim "whole rows are cut" [ $rc = 0 ]
+run reshard --dp 4 --zero 3 narrow n9
+claim "and ZeRO carries them" [ $rc = 0 ]
+run reshard --format hf n9 n10
+run reshard diff narrow n10
+claim "to the same tensors" [ $rc = 0 ]
 finish
