@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """foreign_bench.py [--bin DIR] [--dir DIR] [--gb 2] [--rounds 2] [--only zero3|dcp] [--make-only] - reshard
-of a DeepSpeed ZeRO-3 folder and of a PyTorch DCP folder to tp 8, beside the frameworks' own converters, in
-turn; wall time and peak memory of each process.
+of a DeepSpeed ZeRO-3 folder and of a PyTorch DCP folder to tp 8, natively and for Megatron, beside the
+frameworks' own converters and cp -r, in turn; wall time and peak memory of each process.
 
 Where this python has torch and deepspeed they write the folders, else tests/cli/lib/foreign_make.py does, and
 then there is no peer. DIR (/tmp/shardline-bench-foreign) keeps the folders for the next run and needs four
@@ -11,7 +11,7 @@ files on the disk; +sync: the time of a sync after each program, which the other
 import argparse, importlib.util, json, os, shutil, subprocess, sys, time
 
 here = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, here + "/../cli/lib")
+sys.path[:0] = [here + "/../cli/foreign", here + "/../cli/lib"]
 LAYER, WIDTH, VOCAB = 12.9e6, 1024, 8192       # parameters of a layer of the model below
 LIMIT = 256 << 20
 
@@ -70,6 +70,8 @@ def tools(kind, src, out, reshard):
     py = sys.executable
     yield "reshard", [reshard, "--tp", "8", src, out]
     yield "reshard weights", [reshard, "--tp", "8", "--weights-only", src, out]
+    yield "reshard megatron", [reshard, "--format", "megatron-dist", "--tp", "8", src, out]
+    yield "cp -r", ["cp", "-r", src, out]
     if kind == "zero3" and has("deepspeed"):
         tag = open(src + "/latest").read().strip()
         yield "zero_to_fp32", [py, src + "/zero_to_fp32.py", src, out]

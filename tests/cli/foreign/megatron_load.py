@@ -250,7 +250,8 @@ def one(rank, world, job, native_dir, hf, written):
     if dtype == torch.bfloat16:
         from megatron.core.transformer.module import Float16Module
         outer = Float16Module(cfg, model)
-    ddp = DDP(cfg, DistributedDataParallelConfig(use_distributed_optimizer=distributed), outer)
+    ddp = DDP(cfg, DistributedDataParallelConfig(use_distributed_optimizer=distributed,
+                                                 grad_reduce_in_fp32=True), outer)
     opt = get_megatron_optimizer(OptimizerConfig(lr=0.5, adam_beta1=0.1, adam_beta2=0.2, adam_eps=1e-3,
                                                  weight_decay=0.9, bf16=dtype == torch.bfloat16,
                                                  params_dtype=dtype, use_distributed_optimizer=distributed,
