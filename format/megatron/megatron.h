@@ -14,8 +14,8 @@
 enum mg_family { MG_LLAMA, MG_MIXTRAL, MG_DEEPSEEK, MG_GPT2, MG_FAMILIES };
 struct mg_shape { /* 0: not known */
     int64_t layers, hidden, heads, groups, head_dim, vocab, padded_vocab;
-    int64_t tp, pp;
-    int has_gate, tied; /* -1: not known */
+    int64_t tp, pp, etp; /* etp: ranks that experts are cut over */
+    int has_gate, tied;  /* -1: not known */
     enum mg_family family;
 };
 
@@ -81,14 +81,16 @@ int64_t mg_n_segments(const struct mg *m, const struct mg_row *r);
 struct mg_segment mg_segment_at(const struct mg *m, const struct mg_row *r, int64_t rows, int64_t i);
 /* Rows of logical tensor hf. */
 int64_t mg_rows_of(const struct mg *m, const struct mg_row *r, int64_t rows, int hf);
-/* Shape of the global array, from the local shape of one of tp ranks. */
-void mg_global(const struct mg_row *r, int64_t tp, int n_dims, const int64_t *local, int64_t *global);
+/* Ranks that a row is cut over. */
+int64_t mg_ranks(const struct mg *m, const struct mg_row *r);
+/* Shape of the global array, from the local shape of one of n ranks. */
+void mg_global(const struct mg_row *r, int64_t n, int n_dims, const int64_t *local, int64_t *global);
 /* Adds a block: box `box` of the array (shape: of the whole) is stored row-major in f from element `at`
  * on. */
 int mg_block(struct mg *m, const struct mg_name *name, const struct box *box, const int64_t *shape,
              const struct mg_flat *f, int64_t at, struct err *e);
-/* Adds the local tensor of tensor-parallel rank `rank`, which is stored row-major in f from element `at`
- * on. Ignores the copies of tensors that are not cut on ranks above 0. */
+/* Adds the local tensor of tensor-parallel rank `rank` (of etp for experts), which is stored row-major in f
+ * from element `at` on. Ignores the copies of tensors that are not cut on ranks above 0. */
 int mg_local(struct mg *m, const struct mg_name *name, int64_t rank, int n_dims, const int64_t *local,
              const struct mg_flat *f, int64_t at, struct err *e);
 /* Sets c->note, unless it is set: why the optimizer state is left out. */

@@ -4,7 +4,7 @@
  *     optimizer.distributed.dp_group_idx_I.gbuf_idx_0.dtype_(…).bucket_idx_B.{param|exp_avg|exp_avg_sq}
  *
  * Models with experts have two such optimizers: chained_0.optimizer… for the rest, with a group for each rank
- * of tp x pp, and chained_1.optimizer… for the experts, with a group for each rank of tp x ep x pp.
+ * of tp x pp, and chained_1.optimizer… for the experts, with a group for each rank of etp x ep x pp.
  *
  * Parameters are in reverse order of the model; each starts at a multiple of 64 elements of its bucket.
  * The order is not in the file: it follows from the modules. Both orders that Megatron has are compared
@@ -53,7 +53,7 @@ static const char *const *const orders[] = { order_local, order_te };
 struct optimizer {
     const char *prefix;
     int of_experts, groups;
-    int64_t ep; /* of experts */
+    int64_t tp, ep; /* degrees of its parameters */
 };
 
 struct param {
@@ -112,9 +112,11 @@ static const struct dcp_item *bucket_at(const struct dcp *d, const struct optimi
  * to none, is not fp32, or a rank has several or none. */
 static int find_optimizers(const struct mg *m, const struct dcp *d, struct optimizer o[2])
 {
-    int n = 1, tp_pp = (int)(m->s.tp * m->s.pp);
-    o[0] = (struct optimizer){ .prefix = "" };
-    o[1] = (struct optimizer){ .prefix = "chained_1.", .of_experts = 1 };
+    int n = 1;
+    o[0] = (struct optimizer){ .prefix = "", .tp = m->s.tp };
+    o[1] = (struct optimizer){ .prefix = "chained_1.",
+                               .of_experts = 1,
+                               .tp = m->s.etp > 0 ? m->s.etp : m->s.tp };
     for (int i = 0; i < d->n_items; i++)
         if (mg_is_flat(&d->item[i]) && dcp_starts(&d->item[i], o[1].prefix)) {
             n = 2;
@@ -136,8 +138,8 @@ static int find_optimizers(const struct mg *m, const struct dcp *d, struct optim
         for (int g = 0; g < o[k].groups; g++)
             if (!bucket_at(d, &o[k], g, 0, 0))
                 return 0;
-    o[1].ep = o[1].groups / tp_pp;
-    return o[0].groups == tp_pp && o[1].ep * tp_pp == o[1].groups ? n : 0;
+    o[1].ep = o[1].groups / (o[1].tp * m->s.pp);
+    return o[0].groups == o[0].tp * m->s.pp && o[1].ep * o[1].tp * m->s.pp == o[1].groups ? n : 0;
 }
 
 /* ---- the parameters of a stage ---- */
@@ -173,7 +175,7 @@ static int add_one(const struct mg *m, const struct dcp *d, struct stage *s, con
     if (!p->row || p->n_dims < 1 || p->n_dims > 2 || (expert >= 0 && expert >= x->shape[stacked - 1]))
         return -1;
     for (int i = 0; i < p->n_dims; i++) {
-        int64_t size = x->shape[i + stacked], parts = i == p->row->tp_dim ? m->s.tp : 1;
+        int64_t size = x->shape[i + stacked], parts = i == p->row->tp_dim ? mg_ranks(m, p->row) : 1;
         if (size % parts)
             return -1;
         p->shape[i] = size / parts;
@@ -232,7 +234,7 @@ static int add_tied_copy(const struct mg *m, const struct dcp *d, struct stage *
 static int list_group(const struct mg *m, const struct dcp *d, const struct optimizer *o, int group,
                       int order, struct stage *s)
 {
-    int64_t per = m->s.layers / m->s.pp, rank = group / m->s.tp, pp = o->of_experts ? rank / o->ep : rank;
+    int64_t per = m->s.layers / m->s.pp, rank = group / o->tp, pp = o->of_experts ? rank / o->ep : rank;
     const char *const *names = orders[order];
     int rc = 0;
 
@@ -351,7 +353,7 @@ static int add_bucket(struct mg *m, struct dcp *d, const struct stage *s, const 
         const struct param *p = &s->p[i];
         const struct mg_name name = { p->row, p->layer, roles[kind], p->expert };
         if (p->bucket == b->bucket)
-            rc = mg_local(m, &name, b->group % m->s.tp, p->n_dims, p->shape, &f, p->at, e);
+            rc = mg_local(m, &name, b->group % b->o->tp, p->n_dims, p->shape, &f, p->at, e);
     }
 
     free(ext);
@@ -390,7 +392,7 @@ int mg_flat_open(struct mg *m, struct dcp *d, struct err *e)
     struct stage s = { 0 };
     int n = 0, order[2] = { 0 }, rc = 0;
 
-    if (m->s.tp >= 1 && m->s.pp >= 1 && m->s.tp <= 4096 && m->s.pp <= 4096)
+    if (m->s.tp >= 1 && m->s.pp >= 1 && m->s.tp <= 4096 && m->s.pp <= 4096 && m->s.etp <= 4096)
         n = find_optimizers(m, d, o);
     if (!n)
         return mg_note(m->b->c,

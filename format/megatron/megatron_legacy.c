@@ -5,6 +5,9 @@
  * or "model0", "model1", … of virtual stages), experts in every expert-parallel rank: its expert i is number
  * r · n + i of all. What belongs to no expert is the same on all of these ranks.
  *
+ * Experts may be cut over fewer tensor-parallel ranks (etp) than the rest (tp). Rank r of the first etp · ep
+ * of a stage writes: its folder has the numbers r % tp, stage, r / etp, and its experts are part r % etp.
+ *
  * The optimizer is a state_dict by number (matrices first, then vectors, in model order;
  * fp32_from_fp16_params are the masters). The distributed optimizer is distrib_optim.pt: one flat buffer,
  * parameters in reverse order, each at a multiple of 64 elements. With experts there are two optimizers, the
@@ -30,6 +33,7 @@ struct param {
 struct rank {
     struct mg *m;
     int tp, pp, ep;
+    int etp, copy; /* etp: its part of its experts; copy: what belongs to no expert is in another file, too */
     struct torch_file t;
     struct param *p;
     int n;
@@ -38,6 +42,7 @@ struct legacy {
     struct mg *m;
     const char *sub;
     int tp, pp, ep, n_chunks; /* degrees by the folders; chunks: virtual stages */
+    int etp;                  /* ranks that experts are cut over: at most tp */
     int has_pp, has_ep;       /* numbers in the folders' names */
     int64_t n_experts;        /* 0: none */
     int *layers;              /* [pp][chunk]: layers in it */
@@ -84,27 +89,52 @@ static int open_file(const struct legacy *g, const int at[3], const char *name, 
     return file < 0 ? file : torch_open(t, c, file, 0, c->file[file].bytes, e);
 }
 
-/* Of two numbers the second is the stage, but the expert-parallel rank in a run without stages, as its
- * options say. */
-static int second_is_ep(struct legacy *g, struct err *e)
+/* What the options of the run say about its degrees. */
+struct saved {
+    int64_t tp, pp, ep, etp, experts;
+};
+
+static int read_saved(struct legacy *g, struct saved *s, struct err *e)
 {
     static const int first[3];
     struct torch_file t = { 0 };
-    int64_t pp = 1, ep = 1;
-    g->has_pp = 1;
     int rc = open_file(g, first, MODEL_FILE, &t, e);
+    *s = (struct saved){ .pp = 1, .ep = 1 };
     if (rc >= 0) {
         const struct pk *args = pk_get(t.root, "args");
-        pk_int(pk_attr(args, "pipeline_model_parallel_size"), &pp);
-        pk_int(pk_attr(args, "expert_model_parallel_size"), &ep);
+        pk_int(pk_attr(args, "tensor_model_parallel_size"), &s->tp);
+        pk_int(pk_attr(args, "pipeline_model_parallel_size"), &s->pp);
+        pk_int(pk_attr(args, "expert_model_parallel_size"), &s->ep);
+        pk_int(pk_attr(args, "expert_tensor_parallel_size"), &s->etp);
+        pk_int(pk_attr(args, "num_experts"), &s->experts);
     }
     torch_close(&t);
-    return rc < 0 ? rc : pp == 1 && ep > 1;
+    return rc < 0 ? rc : 0;
+}
+
+/* Sets g->etp. Refuses degrees at which Megatron does not save every rank. */
+static int set_etp(struct legacy *g, const struct saved *s, struct err *e)
+{
+    const char *path = g->m->b->c->path;
+    g->etp = s->experts && s->tp == g->tp && s->etp > 0 && s->etp < RANKS_MAX ? (int)s->etp : g->tp;
+    if (g->etp > g->tp || g->tp % g->etp)
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: experts were cut over %d tensor-parallel ranks, the rest over %d: Megatron writes "
+            "several ranks to one folder: save it as torch_dist",
+            path, g->etp, g->tp);
+    if ((int64_t)g->etp * g->ep < g->tp)
+        return err_set(e, ERR_FORMAT,
+                       "%s: experts were cut over %d x %d ranks, the rest over %d: Megatron saves only the "
+                       "first %d of them to folders: save it as torch_dist",
+                       path, g->etp, g->ep, g->tp, g->etp * g->ep);
+    return 0;
 }
 
 static int find_degrees(struct legacy *g, struct err *e)
 {
     struct names l;
+    struct saved s;
     const char *path = g->m->b->c->path;
     int v[3], most[3] = { 0 }, n = 0, form = 0, rc = names_read(&l, g->m->b->c, g->sub, e);
 
@@ -121,21 +151,28 @@ static int find_degrees(struct legacy *g, struct err *e)
             most[d] = rc >= 0 && v[d] >= most[d] ? v[d] + 1 : most[d];
         n++;
     }
-
     names_free(&l);
-    int is_ep = rc >= 0 && form == 2 ? second_is_ep(g, e) : 0;
-    if (rc < 0 || is_ep < 0)
-        return rc < 0 ? rc : is_ep;
-    g->has_pp = form == 3 || (form == 2 && !is_ep);
-    g->has_ep = form == 3 || is_ep;
+    if (rc < 0)
+        return rc;
+
+    g->has_pp = form >= 2;
+    g->has_ep = form == 3;
+    if ((rc = read_saved(g, &s, e)) < 0)
+        return rc;
+    if (form == 2 && s.pp == 1 && s.ep > 1) { /* the second number is the expert-parallel rank */
+        g->has_pp = 0;
+        g->has_ep = 1;
+    }
     g->tp = most[0];
-    g->pp = is_ep ? 1 : most[1];
-    g->ep = is_ep ? most[1] : most[2];
-    if (n == g->tp * g->pp * g->ep)
+    g->pp = g->has_pp ? most[1] : 1;
+    g->ep = g->has_pp ? most[2] : most[1];
+    if ((rc = set_etp(g, &s, e)) < 0)
+        return rc;
+    if (n == g->etp * g->pp * g->ep)
         return 0;
     return err_set(e, ERR_FORMAT,
                    "%s: has %d folders of ranks, the highest numbers say %d x %d x %d: is one missing", path,
-                   n, g->tp, g->pp, g->ep);
+                   n, g->etp, g->pp, g->ep);
 }
 
 /* ---- the model file ---- */
@@ -153,7 +190,7 @@ static int check_head(struct legacy *g, const struct torch_file *t, int first, s
 {
     const char *path = t->c->file[t->file].path;
     const struct pk *args = pk_get(t->root, "args"), *version = pk_get(t->root, "checkpoint_version");
-    int64_t tp = g->tp, pp = g->pp, ep = g->ep, etp = 0, iteration = 0;
+    int64_t tp = g->tp, pp = g->pp, ep = g->ep, iteration = 0;
     double v = version && version->kind == PK_FLOAT ? version->f
                : version && version->kind == PK_INT ? (double)version->i
                                                     : 0;
@@ -161,7 +198,6 @@ static int check_head(struct legacy *g, const struct torch_file *t, int first, s
     pk_int(pk_attr(args, "tensor_model_parallel_size"), &tp);
     pk_int(pk_attr(args, "pipeline_model_parallel_size"), &pp);
     pk_int(pk_attr(args, "expert_model_parallel_size"), &ep);
-    pk_int(pk_attr(args, "expert_tensor_parallel_size"), &etp);
     pk_int(pk_get(t->root, "iteration"), &iteration);
     if (tp != g->tp || pp != g->pp)
         return err_set(e, ERR_FORMAT,
@@ -174,12 +210,6 @@ static int check_head(struct legacy *g, const struct torch_file *t, int first, s
             "%s: was saved with expert parallel %lld, the folders say %d: is a folder missing, or of "
             "another run",
             path, (long long)ep, g->ep);
-    if (etp && etp != tp && g->n_experts)
-        return err_set(
-            e, ERR_FORMAT,
-            "%s: experts were cut over %lld tensor-parallel ranks, the rest over %lld: convert it to "
-            "torch_dist",
-            path, (long long)etp, (long long)tp);
     if (v < 2)
         return err_set(e, ERR_FORMAT,
                        "%s: checkpoint_version %g keeps queries, keys and values in another order: save it "
@@ -254,7 +284,10 @@ static int first_layer(const struct legacy *g, int pp, int chunk)
 
 /* ---- tensors ---- */
 
-static int add_tensor(struct mg *m, const struct param *p, int tp, enum ckpt_role role, struct torch_file *t,
+/* Its tensor-parallel rank for a parameter. */
+static int rank_for(const struct rank *r, const struct param *p) { return p->expert < 0 ? r->tp : r->etp; }
+
+static int add_tensor(struct rank *r, const struct param *p, enum ckpt_role role, struct torch_file *t,
                       const struct pk *value, struct err *e)
 {
     struct torch_tensor x;
@@ -273,7 +306,7 @@ static int add_tensor(struct mg *m, const struct param *p, int tp, enum ckpt_rol
     struct mg_extent whole = { t->file, x.offset, 0, x.n };
     struct mg_flat f = { &whole, 1, (enum stored_dtype)torch_dtype_known(x.dtype) };
     const struct mg_name name = { p->row, p->layer, role, p->expert };
-    return mg_local(m, &name, tp, p->n_dims, p->shape, &f, 0, e);
+    return mg_local(r->m, &name, rank_for(r, p), p->n_dims, p->shape, &f, 0, e);
 }
 
 /* The number among all of expert i of a rank. */
@@ -315,7 +348,7 @@ static int list_param(struct legacy *g, struct rank *r, int chunk, const struct 
                          expert,   { x.shape[0], x.shape[1] },
                          x.n };
     r->n += strcmp(row->key, ROUTER_BIAS) != 0;
-    return r->ep && !row->of_experts ? 0 : add_tensor(g->m, p, r->tp, ROLE_WEIGHT, &r->t, value, e);
+    return r->copy && !row->of_experts ? 0 : add_tensor(r, p, ROLE_WEIGHT, &r->t, value, e);
 }
 
 static int list_params(struct legacy *g, struct rank *r, struct err *e)
@@ -388,11 +421,11 @@ static int number_params(const struct rank *r, enum set set, const struct pk *gr
     return at == all ? all : -1;
 }
 
-/* Adds one state of a parameter, unless another expert-parallel rank has the same. */
+/* Adds one state of a parameter, unless another file has the same. */
 static int add_state(struct rank *r, const struct param *p, enum ckpt_role role, const struct pk *value,
                      struct err *e)
 {
-    return r->ep && p->expert < 0 ? 0 : add_tensor(r->m, p, r->tp, role, &r->t, value, e);
+    return r->copy && p->expert < 0 ? 0 : add_tensor(r, p, role, &r->t, value, e);
 }
 
 static int add_numbered(struct rank *r, const struct pk *optimizer, enum set set, struct err *e)
@@ -478,7 +511,7 @@ static int add_buffer(struct rank *r, const struct flat_buffer *b, const struct 
         if (p->chunk != b->chunk || !in_set(p, b->set))
             continue;
         at = place_param(at);
-        rc = mg_local(r->m, &name, r->tp, p->n_dims, p->shape, &f, at, e);
+        rc = mg_local(r->m, &name, rank_for(r, p), p->n_dims, p->shape, &f, at, e);
         at += p->n;
     }
     return rc;
@@ -521,7 +554,7 @@ static int add_buffers(struct legacy *g, struct rank *r, struct torch_file *t, c
     return rc;
 }
 
-/* Every expert-parallel rank has the buffers of its experts, the first one those of the rest, too. */
+/* Every rank has the buffers of its experts, the first tp ones those of the rest, too. */
 static int add_distributed(struct legacy *g, struct rank *r, const struct pk *optimizer, struct err *e)
 {
     struct torch_file t = { 0 };
@@ -529,7 +562,7 @@ static int add_distributed(struct legacy *g, struct rank *r, const struct pk *op
     for (uint32_t k = 0; rc >= 0 && mg_optimizer(optimizer, k); k++) {
         const struct pk *chunks = t.root->kind == PK_LIST ? pk_at(t.root, k) : k == 0 ? t.root : NULL;
         enum set set = set_of(optimizer, k);
-        if (r->ep && set != EXPERTS)
+        if (r->copy && set != EXPERTS)
             continue;
         rc = add_buffers(g, r, &t, chunks, set, e);
     }
@@ -559,10 +592,11 @@ static int has_distopt(struct legacy *g, const int at[3], int *yes, struct err *
 
 static int read_rank(struct legacy *g, const int at[3], struct err *e)
 {
-    struct rank r = { .m = g->m, .tp = at[0], .pp = at[1], .ep = at[2] };
+    struct rank r = { .m = g->m, .tp = at[0], .pp = at[1], .ep = at[2], .etp = at[0] % g->etp };
     const struct pk *optimizer;
     int rc = 0, distopt = 0;
 
+    r.copy = at[2] >= g->tp / g->etp;
     TRY(open_file(g, at, MODEL_FILE, &r.t, e));
     TRY(check_head(g, &r.t, 0, e));
     TRY(list_params(g, &r, e));
@@ -593,10 +627,12 @@ int mg_legacy_open(struct mg *m, const char *sub, struct err *e)
     TRY(count_stages(&g, e));
     m->s.tp = g.tp;
     m->s.pp = g.pp;
+    m->s.etp = g.etp;
     for (int t = 0; t < g.tp; t++)
         for (int p = 0; p < g.pp; p++)
             for (int x = 0; x < g.ep; x++)
-                TRY(read_rank(&g, (int[3]){ t, p, x }, e));
+                if (t / g.etp == x % (g.tp / g.etp))
+                    TRY(read_rank(&g, (int[3]){ t, p, x }, e));
 out:
     free(g.layers);
     return rc < 0 ? rc : 0;

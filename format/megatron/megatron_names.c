@@ -129,6 +129,7 @@ static const struct member args_members[] = {
     { "padded_vocab_size", AT(padded_vocab) },
     { "tensor_model_parallel_size", AT(tp) },
     { "pipeline_model_parallel_size", AT(pp) },
+    { "expert_tensor_parallel_size", AT(etp) },
 };
 static const struct member config_members[] = {
     { "num_hidden_layers", AT(layers) },
@@ -337,10 +338,15 @@ const struct mg_row *mg_find(const char *key, int n, int *layer)
     return r && r->of_experts ? NULL : r;
 }
 
-void mg_global(const struct mg_row *r, int64_t tp, int n_dims, const int64_t *local, int64_t *global)
+int64_t mg_ranks(const struct mg *m, const struct mg_row *r)
+{
+    return r->of_experts && m->s.etp > 0 ? m->s.etp : m->s.tp;
+}
+
+void mg_global(const struct mg_row *r, int64_t n, int n_dims, const int64_t *local, int64_t *global)
 {
     for (int d = 0; d < n_dims; d++)
-        global[d] = local[d] * (d == r->tp_dim ? tp : 1);
+        global[d] = local[d] * (d == r->tp_dim ? n : 1);
 }
 
 int mg_note(struct ckpt *c, const char *text, struct err *e)
@@ -532,7 +538,7 @@ int mg_local(struct mg *m, const struct mg_name *which, int64_t rank, int n_dims
              const struct mg_flat *f, int64_t at, struct err *e)
 {
     const struct mg_row *r = which->row;
-    int64_t tp = m->s.tp, shape[2] = { 0 };
+    int64_t shape[2] = { 0 };
     struct box box = { .n_dims = n_dims };
 
     if (n_dims < 1 || n_dims > 2)
@@ -543,7 +549,7 @@ int mg_local(struct mg *m, const struct mg_name *which, int64_t rank, int n_dims
         return 0; /* the last stage's copy of the embedding */
     if ((r->tp_dim < 0 || r->tp_dim >= n_dims) && rank > 0)
         return 0;
-    mg_global(r, tp, n_dims, local, shape);
+    mg_global(r, mg_ranks(m, r), n_dims, local, shape);
     for (int d = 0; d < n_dims; d++) {
         box.start[d] = d == r->tp_dim ? rank * local[d] : 0;
         box.extent[d] = local[d];

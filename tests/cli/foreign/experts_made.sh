@@ -8,9 +8,9 @@ command -v python3 >/dev/null || { skip "python3 is not there"; finish; }
 export PYTHONDONTWRITEBYTECODE=1
 
 cases="plain-2 moe-2-2 moe-6-3-many moe-4-2-before moe-2-1 plain-1 auto2-4-2 auto2-6-6 auto3-4-2 auto3-6-3 legacy-1-1-2
-legacy-2-3-3-distopt legacy-2-1-2-grouped-distopt legacy-1-3-1-grouped titan-2-3 titan-3-2-new"
+legacy-2-3-3-distopt legacy-2-1-2-grouped-distopt legacy-1-3-1-grouped legacy-2-1-3-etp1-distopt legacy-2-3-6-etp1-grouped titan-2-3 titan-3-2-new"
 # shellcheck disable=SC2086
-python3 "$make" "$TMP" $cases || { claim "the folders are made" false; finish; }
+python3 "$make" "$TMP" $cases legacy-2-1-1-etp1 legacy-1-1-2-etp2 || { claim "the folders are made" false; finish; }
 for case in $cases; do
     run reshard diff "$TMP/$case/ckpt" "$TMP/$case/universal"
     claim "$case holds the tensors, moments and step that were put in" [ $rc = 0 -a -z "$out" ]
@@ -58,6 +58,12 @@ bad legacy-2-3-3-distopt iter_0000009 && rm -r mp_rank_0?_00?_002
 refused "an expert-parallel degree that is not that of the run" "with expert parallel 3, the folders say 2"
 bad legacy-2-3-3-distopt iter_0000009 && rm mp_rank_01_001_002/distrib_optim.pt
 refused "an optimizer file too few" "mp_rank_01_001_002/: has no distrib_optim.pt, other ranks have one"
+bad legacy-2-3-6-etp1-grouped iter_0000009 && rm -r mp_rank_01_001_003
+refused "a rank too few where experts are cut otherwise" "17 folders of ranks, the highest numbers say 1 x 3 x 6"
+bad legacy-2-1-1-etp1 iter_0000009 && mkdir mp_rank_01
+refused "a run of which Megatron saves only some ranks" "experts were cut over 1 x 1 ranks, the rest over 2"
+bad legacy-1-1-2-etp2 .
+refused "experts cut over more ranks than the rest" "experts were cut over 2 tensor-parallel ranks, the rest over 1"
 bad moe-2-2 . && sed -i 's/"num_experts": 6/"num_experts": 4/' config.json
 run reshard "$TMP/bad" "$TMP/never"
 claim "another number of experts than config.json says is refused" [ $rc != 0 -a ! -e "$TMP/never" ]

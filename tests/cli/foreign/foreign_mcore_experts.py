@@ -5,7 +5,8 @@ by megatron-core.
 KIND: dpresh, full (torch_dist with a distributed optimizer), plain (torch_dist, its other optimizer), legacy,
 legacydist (folders of ranks). DP: data-parallel ranks in all, EP divides DP. Options: bf16; mla (DeepSeek-V3:
 latent attention, router bias, shared experts); shared (Qwen2-MoE's shared expert with its gate); dense (the
-first layer is dense); single (metadata singleton_local_shards); noprefix (chained_optim_avoid_prefix)."""
+first layer is dense); single (metadata singleton_local_shards); noprefix (chained_optim_avoid_prefix);
+etpN (experts are cut over N ranks)."""
 import json, os, sys
 
 import foreign_mcore as C
@@ -140,7 +141,8 @@ def worker(rank, world, dir, kind, tp, pp, ep, opts):
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
     from megatron.core.tensor_parallel import random as mr
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
-    ps.initialize_model_parallel(tp, pp, expert_model_parallel_size=ep, expert_tensor_parallel_size=tp)
+    etp = next((int(o[3:]) for o in opts if o.startswith("etp")), tp)
+    ps.initialize_model_parallel(tp, pp, expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
     mr.model_parallel_cuda_manual_seed(1)
     bf16, distopt, mla = "bf16" in opts, kind in ("dpresh", "full", "legacydist"), "mla" in opts
     dt, rows = torch.bfloat16 if bf16 else torch.float32, rows_of(opts)
@@ -163,7 +165,7 @@ def worker(rank, world, dir, kind, tp, pp, ep, opts):
         moe_layer_freq=[int(not is_dense(l, opts)) for l in range(L)], qk_layernorm="shared" not in opts,
         moe_token_dispatcher_type="alltoall", use_cpu_initialization=True, pipeline_dtype=dt, params_dtype=dt, bf16=bf16,
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep,
-        expert_tensor_parallel_size=tp, normalization="RMSNorm", gated_linear_unit=True,
+        expert_tensor_parallel_size=etp, normalization="RMSNorm", gated_linear_unit=True,
         activation_func=torch.nn.functional.silu, add_bias_linear=False, add_qkv_bias="shared" in opts, hidden_dropout=0.0, attention_dropout=0.0,
         masked_softmax_fusion=False, bias_activation_fusion=False, bias_dropout_fusion=False, persist_layer_norm=False,
         gradient_accumulation_fusion=False, **one)
@@ -187,9 +189,10 @@ def worker(rank, world, dir, kind, tp, pp, ep, opts):
         if ".local_experts." in n:
             at = w.index("local_experts")
             w[at:at + 2] = [str(int(w[at + 1]) + e0)]
-        x, d = full(".".join(w), kind, rows), getattr(p, "partition_dim", -1)
-        if "fc1" in n: return torch.cat([y.chunk(tp)[t] for y in x.chunk(2)])
-        return x.chunk(tp, d)[t].contiguous() if d in (0, 1) and tuple(p.shape) != tuple(x.shape) else x
+        x, d, k, i = full(".".join(w), kind, rows), getattr(p, "partition_dim", -1), tp, t
+        if "_experts" in n and "shared" not in n: k, i = etp, ps.get_expert_tensor_parallel_rank()
+        if "fc1" in n: return torch.cat([y.chunk(k)[i] for y in x.chunk(2)])
+        return x.chunk(k, d)[i].contiguous() if d in (0, 1) and tuple(p.shape) != tuple(x.shape) else x
 
     named = list(inner.named_parameters())
     for n, p in named: p.main_grad.zero_()
@@ -218,7 +221,7 @@ def worker(rank, world, dir, kind, tp, pp, ep, opts):
         num_layers=L, hidden_size=H, num_attention_heads=NH, num_query_groups=NH if mla else NG,
         group_query_attention=not mla, position_embedding_type="rope", kv_channels=HD, ffn_hidden_size=F, vocab_size=V,
         padded_vocab_size=PAD, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep,
-        num_experts=E, multi_latent_attention=mla, swiglu=True, untie_embeddings_and_output_weights=True, iteration=1, lr=1e-3)
+        expert_tensor_parallel_size=etp, num_experts=E, multi_latent_attention=mla, swiglu=True, untie_embeddings_and_output_weights=True, iteration=1, lr=1e-3)
     base = dir + "/ckpt/iter_0000001"
     if rank == 0:
         os.makedirs(base, exist_ok=True)

@@ -5,7 +5,8 @@ plain-EP                       DeepSpeed MoE without ZeRO
 moe-RANKS-EP[-before][-many]   DeepSpeed MoE, ZeRO-2; before: neighbouring ranks share experts; many: three
                                groups of experts
 auto2-RANKS-EP, auto3-RANKS-EP DeepSpeed AutoEP with ZeRO-2 and ZeRO-3; experts lie in an order of their own
-legacy-TP-PP-EP[-distopt][-grouped] Megatron's folders of ranks; grouped: linear_fc1.weight0 … in one module
+legacy-TP-PP-EP[-distopt][-grouped][-etpN] Megatron's folders of ranks; grouped: linear_fc1.weight0 … in one module;
+                                           etpN: experts are cut over N ranks
 titan-DP-EP[-new]              torchtitan's names in a PyTorch DCP, experts in boxes over both; new: later names"""
 import json, os, sys
 from collections import OrderedDict
@@ -199,20 +200,21 @@ class Legacy:
 
     def __init__(self, dir, state, tp, pp, ep, opts):
         self.dir, self.state, self.tp, self.pp, self.ep, self.opts = dir, state, tp, pp, ep, opts
+        self.etp = next((int(o[3:]) for o in opts if o.startswith("etp")), tp)
         self.dense = M.local_of(state, tp, dict(heads=HEADS, groups=KV, hd=HD, ffn=I, hidden=H, vocab=V))
 
     def fc(self, kind, prefix, name, t):
         get = lambda n, s: (self.state[kind][prefix + n], s)
         if "fc2" in name:
             data, shape = get("down_proj.weight", (H, I))
-            return M.cols(data, shape, t * I // self.tp, (t + 1) * I // self.tp), (H, I // self.tp)
-        f = I // self.tp
+            return M.cols(data, shape, t * I // self.etp, (t + 1) * I // self.etp), (H, I // self.etp)
+        f = I // self.etp
         return b"".join(M.rows(get(x, None)[0], (I,), t * f, (t + 1) * f)
                         for x in ("gate_proj.weight", "up_proj.weight")), (2 * f, H)
 
     def local(self, kind, x, t):
         l, name, e = x
-        if e is not None: return self.fc(kind, f"model.layers.{l}.mlp.experts.{e}.", name, t)
+        if e is not None: return self.fc(kind, f"model.layers.{l}.mlp.experts.{e}.", name, t % self.etp)
         if name == "mlp.router.weight": return self.state[kind][f"model.layers.{l}.mlp.gate.weight"], (E, H)
         name = {"pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight",
                 "input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight"}.get(name, name)
@@ -266,6 +268,7 @@ class Legacy:
         for t in range(self.tp):
             for p in range(self.pp):
                 for r in range(self.ep):
+                    if t // self.etp != r % max(self.tp // self.etp, 1): continue
                     names = self.names(p, r)
                     sets = [[x for x in names if (x[2] is not None) == e] for e in (False, True)]
                     tensor = lambda x: (lambda d, s: M.Tensor(M.Storage(d), s))(*self.local("fp32", x, t))
@@ -273,7 +276,7 @@ class Legacy:
                         num_layers=L, hidden_size=H, num_attention_heads=HEADS, num_query_groups=KV,
                         group_query_attention=True, kv_channels=HD, vocab_size=V, tensor_model_parallel_size=self.tp,
                         pipeline_model_parallel_size=self.pp, expert_model_parallel_size=self.ep, num_experts=E,
-                        swiglu=True, untie_embeddings_and_output_weights=True),
+                        expert_tensor_parallel_size=self.etp, swiglu=True, untie_embeddings_and_output_weights=True),
                         "checkpoint_version": 3.0, "iteration": 9,
                         "model": OrderedDict((file, tensor(x)) for x, file in names.items())}
                     folder = f"{self.dir}/iter_0000009/mp_rank_{t:02d}" + (f"_{p:03d}" if self.pp > 1 else "") + (
@@ -281,7 +284,7 @@ class Legacy:
                     if "distopt" in self.opts:
                         o["optimizer"] = [{"optimizer": {"param_groups": [{"step": 7, "is_expert_parallel": e}]}}
                                           for e in (False, True)]
-                        M.save_to([self.buffer(sets[0], t) if r == 0 else None, self.buffer(sets[1], t)],
+                        M.save_to([self.buffer(sets[0], t) if r < self.tp // self.etp else None, self.buffer(sets[1], t)],
                                   folder + "/distrib_optim.pt")
                     else:
                         o["optimizer"] = [self.numbered(sets[e], t, bool(e)) for e in (0, 1)]
