@@ -121,12 +121,11 @@ int quant_open(struct quant_list *q, const struct quant_texts *texts, const stru
 int quant_open_ckpt(struct quant_list *q, struct ckpt *c, struct err *e);
 /* The same with another text of config.json (NULL: none). */
 int quant_open_as(struct quant_list *q, struct ckpt *c, const char *config, struct err *e);
-/* The same for these n tensors of it, with another text of config.json (NULL: none). */
-int quant_open_listed(struct quant_list *q, struct ckpt *c, const char *config,
-                      const struct ckpt_tensor *const *t, int n, struct err *e);
 /* Corrects a list of quant_open_ckpt() by contents: K from X.weight_shape where packing hides it, GPTQ's v1
  * or v2 from the zero points of symmetric weights, act-order from g_idx. */
 int quant_settle(struct quant_list *q, struct ckpt *c, struct err *e);
+/* The first of these alone: for cutting. */
+int quant_settle_shapes(struct quant_list *q, struct ckpt *c, struct err *e);
 /* Why values cannot be computed (ERR_CONFIG: an unknown quant_method, ERR_FORMAT: codes without scales), or
  * 0. c: the checkpoint of quant_open_ckpt(). */
 int quant_check_values(const struct quant_list *q, const struct ckpt *c, struct err *e);

@@ -131,8 +131,7 @@ int plan_cuts(struct plan *p, const char *why, struct log *log, struct err *e)
     const struct layout *l = &p->req->layout;
     const struct ckpt_tensor **list = NULL;
     struct cuts cuts = { 0 };
-    struct quant_list quant = { 0 };
-    const struct quant_list none = { 0 };
+    const struct quant_list none = { 0 }, *quant = &none;
     char reason[sizeof e->text] = "", *known = NULL, known_what[256];
     const char *what = NULL;
     size_t n_text = 0;
@@ -142,11 +141,11 @@ int plan_cuts(struct plan *p, const char *why, struct log *log, struct err *e)
         snprintf(reason, sizeof reason, "%s", why);
     TRY(list_tensors(p, &list, e));
     n = rc;
-    if (p->quant.n && !p->carries_quant)
-        TRY(quant_open_listed(&quant, p->src, p->config, list, n, e));
+    if (!p->carries_quant && p->quant.n_tensors == n) /* the list is that of the source's weights */
+        quant = &p->quant;
     TRY(p->has_model ? 0 : load_cuts(p, &what, &n_text, e));
     has_table = rc > 0;
-    if (!has_table && !p->carries_quant && (rc = load_known(p, list, n, &quant, &known, known_what, e)) > 0) {
+    if (!has_table && !p->carries_quant && (rc = load_known(p, list, n, quant, &known, known_what, e)) > 0) {
         what = known_what;
         n_text = strlen(known);
     } else if (!has_table) {
@@ -158,14 +157,13 @@ int plan_cuts(struct plan *p, const char *why, struct log *log, struct err *e)
 
     if (what)
         TRY(cuts_parse(&cuts, known ? known : p->cuts, n_text, what, e));
-    TRY(cut_model_open_quant(&p->cut, &cuts, what ? &quant : &none, list, n, l, e));
+    TRY(cut_model_open_quant(&p->cut, &cuts, what ? quant : &none, list, n, l, e));
     p->has_cuts = 1;
     log_cuts(p, what, *reason ? reason : NULL, log);
 out:
     free(list);
     free(known);
     cuts_free(&cuts);
-    quant_close(&quant);
     return rc < 0 ? rc : 0;
 }
 
@@ -184,7 +182,7 @@ static int print_known(struct ckpt *c, FILE *out, struct err *e)
     for (int i = 0; i < ckpt_n_tensors(c); i++)
         if (ckpt_tensor(c, i)->role == ROLE_WEIGHT)
             list[q.n++] = ckpt_tensor(c, i);
-    TRY(quant_open_listed(&quant, c, q.config, list, q.n, e));
+    TRY(quant_open_ckpt(&quant, c, e));
     if ((rc = known_table(&q, &quant, &text, e)) > 0)
         fputs(text, out);
 out:

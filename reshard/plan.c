@@ -242,6 +242,8 @@ int plan_needs_no_table(const struct plan *p)
 static int open_quant(struct plan *p, struct log *log, struct err *e)
 {
     int rc = quant_open_as(&p->quant, p->src, p->config, e);
+    if (rc >= 0)
+        rc = quant_settle_shapes(&p->quant, p->src, e);
     p->carries_quant = plan_needs_no_table(p) && (rc < 0 || !p->quant.is_known);
     if (rc >= 0 || !p->carries_quant)
         return rc;

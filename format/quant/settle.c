@@ -28,8 +28,8 @@ static int read_text(struct ckpt *c, const char *name, char **out, struct err *e
     return 0;
 }
 
-int quant_open_listed(struct quant_list *q, struct ckpt *c, const char *config,
-                      const struct ckpt_tensor *const *t, int n, struct err *e)
+static int open_listed(struct quant_list *q, struct ckpt *c, const char *config,
+                       const struct ckpt_tensor *const *t, int n, struct err *e)
 {
     char *gptq = NULL, *modelopt = NULL;
     int rc = 0;
@@ -55,7 +55,7 @@ int quant_open_as(struct quant_list *q, struct ckpt *c, const char *config, stru
         t[n] = ckpt_tensor(c, n);
         n++;
     }
-    rc = quant_open_listed(q, c, config, t, n, e);
+    rc = open_listed(q, c, config, t, n, e);
     free(t);
     return rc;
 }
@@ -176,6 +176,14 @@ static int settle_order(struct quant_weight *w, struct ckpt *c, struct err *e)
         set_order(w, !is_ramp && !is_zero, group_dim);
     free(idx);
     return n < 0 ? (int)n : 0;
+}
+
+int quant_settle_shapes(struct quant_list *q, struct ckpt *c, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < q->n && rc >= 0; i++)
+        rc = settle_shape(&q->weight[i], c, e);
+    return rc < 0 ? err_add(e, "%s", ckpt_path(c)) : 0;
 }
 
 int quant_settle(struct quant_list *q, struct ckpt *c, struct err *e)

@@ -162,6 +162,7 @@ SCHEMES = {
         groups_of(num_bits=4, type="int", group_size=32, actorder="group"),
     ),
     "int3-pack": ("llama", 0, 32, pack(3), groups_of(num_bits=3, type="int", strategy="channel")),
+    "int3-odd": ("llama", 0, 20, pack(3), groups_of(num_bits=3, type="int", strategy="channel")),
     "int8-pack": ("llama", 0, 8, pack(8), groups_of(num_bits=8, type="int", strategy="channel")),
     "nvfp4": (
         "llama",
