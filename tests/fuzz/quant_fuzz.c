@@ -1,5 +1,5 @@
-/* quant_fuzz.c - any config.json and list of tensors as quantised weights (format/quant). The config, a byte 0, then
- * lines "NAME DTYPE A,B,C". What is listed must map every part of a weight into its stored tensors. */
+/* quant_fuzz.c - any config.json and list of tensors as quantised weights (format/quant). The config, a byte
+ * 0, then lines "NAME DTYPE A,B,C". What is listed must map each part of a weight into stored tensors. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static int64_t shape_of(char *text, struct ckpt_tensor *t)
     return t->n_dims ? count : -1;
 }
 
-/* The boxes of every part of a weight's cut dim: inside of the stored tensors, the parts' union all of them. */
+/* The boxes of three parts of a weight, along each dim: inside of the stored tensors, and together all. */
 static void check_weight(const struct quant_weight *w, const struct ckpt_tensor *const *t)
 {
     for (int i = 0; i < w->n_stored; i++) {

@@ -5,7 +5,8 @@
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3 here"; finish; }
-python3 -B "$here/published.py" check "$BIN/reshard" qwen3.5-35b-a3b gemma-4-26b-a4b >"$TMP/said" 2>&1
+python3 -B "$here/published.py" check "$BIN/reshard" qwen3.5-35b-a3b gemma-4-26b-a4b gpt-oss-20b-mxfp4 \
+    >"$TMP/said" 2>&1
 rc=$?
 claim "$(cat "$TMP/said")" [ $rc = 0 ]
 claim "at least 40 configurations" [ "$(python3 -B "$here/published.py" list | wc -l)" -ge 40 ]

@@ -7,10 +7,11 @@ configs = {}
 
 
 class Tensors:
-    """The tensors of one model. at: what stands in front of the names that follow."""
+    """The tensors of one model. at: what stands in front of the names that follow. bytes: of tensors whose
+    bytes are not drawn."""
 
     def __init__(self, config, at=""):
-        self.c, self.at, self.list = config, at, []
+        self.c, self.at, self.list, self.bytes = config, at, [], {}
 
     def __call__(self, name, *shape, dtype="BF16"):
         self.list.append((self.at + name, list(shape), dtype))
