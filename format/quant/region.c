@@ -156,6 +156,24 @@ static int zero_bits(const struct region *r, const struct box *b, const char *da
     return (int)((uint64_t)(word | next << 32) >> shift & ((1u << bits) - 1));
 }
 
+/* GPTQ's v1 as the zero points themselves. GPTQModel makes v1 by taking 1 from every code of a word at once,
+ * so that a zero point of 0 borrows from its neighbour: the carry gives that back. Returns what is still to
+ * be added to each code: those of 3 bits cross words, and GPTQModel counts them one by one. */
+static int add_one(const struct quant_weight *w, const struct box *b, char *data)
+{
+    uint32_t *words = (uint32_t *)(void *)data, ones = 0;
+    int64_t n = 1;
+    if (!w->scheme.zero_less_one || 32 % w->scheme.bits)
+        return w->scheme.zero_less_one;
+    for (int bit = 0; bit < 32; bit += w->scheme.bits)
+        ones |= 1u << bit;
+    for (int d = 0; d < b->n_dims; d++)
+        n *= b->extent[d];
+    for (int64_t i = 0; i < n; i++)
+        words[i] += ones;
+    return 0;
+}
+
 static int load_zero(struct region *r, struct ckpt *c, struct err *e)
 {
     const struct quant_weight *w = r->w->w;
@@ -175,11 +193,10 @@ static int load_zero(struct region *r, struct ckpt *c, struct err *e)
     }
     r->zero_step_n = region_n_last(w) ? 1 : n_groups;
     r->zero_step_k = region_n_last(w) ? rows : 1;
+    const int more = add_one(w, &b, data);
     for (int64_t n = p->n0; n < p->n1; n++)
         for (int64_t g = 0; g < n_groups; g++) {
-            int z = zero_bits(r, &b, data, n, g);
-            if (w->scheme.zero_less_one)
-                z = (z + 1) & ((1 << w->scheme.bits) - 1);
+            int z = (zero_bits(r, &b, data, n, g) + more) & ((1 << w->scheme.bits) - 1);
             r->zero[(n - p->n0) * r->zero_step_n + g * r->zero_step_k] = (int16_t)z;
         }
 out:

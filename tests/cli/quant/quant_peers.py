@@ -161,9 +161,12 @@ def gptq(bits, k, n, group, v2=False, order=False):
             ).to(torch.int32)
             // group,
         }
-        zero = unpack(t[x + ".qzeros"], bits, 1, n)
-        if not v2:
-            zero = (zero + 1) & ((1 << bits) - 1)
+        zero = t[x + ".qzeros"]
+        if not v2 and bits != 3:  # 1 is added to a whole word, with carries
+            zero = zero + sum(1 << b for b in range(0, 32, bits))
+        zero = unpack(zero, bits, 1, n)
+        if not v2 and bits == 3:
+            zero = (zero + 1) & 7
         g = t[x + ".g_idx"].long()
         value = (unpack(t[x + ".qweight"], bits, 0, k) - zero[g]).float() * t[
             x + ".scales"

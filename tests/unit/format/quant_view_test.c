@@ -114,7 +114,9 @@ static double gptq(const struct form *f, int64_t n, int64_t k)
     if (f->part[3].fill == RANDOM && f->part[3].suffix)
         memcpy(&g, f->data[3] + 4 * k, 4), zero_word = g * (f->n / 8) + n / 8;
     int code = bits_at(f->data[0] + 4 * word, k % 8 * 4, 4);
-    int zero = (bits_at(f->data[2] + 4 * zero_word, n % 8 * 4, 4) + 1) % 16;
+    uint32_t zeros; /* less one, word by word */
+    memcpy(&zeros, f->data[2] + 4 * zero_word, 4);
+    int zero = (int)((zeros + 0x11111111u) >> n % 8 * 4 & 15);
     return (double)(code - zero) * (double)at(f, 1, g * f->n + n);
 }
 
