@@ -1,10 +1,10 @@
 /* megatron.h - private to room format: reads Megatron's tensors under Hugging Face names.
  *
  * Megatron stores blocks: a block is a box of a global array in Megatron's own layout (rows of query
- * groups one after another, gate above up, a padded vocabulary), stored row-major. megatron_names.c cuts a
- * block into parts of logical tensors. The other files find the blocks: of torch_dist (megatron.c), its
- * flat optimizer (megatron_flat.c), legacy folders (megatron_legacy.c). Functions return 0 or a negative
- * code, unless noted. */
+ * groups one after another, gate above up, a padded vocabulary), stored row-major. megatron_names.c names
+ * it, megatron_blocks.c cuts it into parts of logical tensors. The other files find the blocks: of
+ * torch_dist (megatron.c), its flat optimizer (megatron_flat.c), legacy folders (megatron_legacy.c).
+ * Functions return 0 or a negative code, unless noted. */
 #ifndef SHARDLINE_FORMAT_MEGATRON_MEGATRON_H
 #define SHARDLINE_FORMAT_MEGATRON_MEGATRON_H
 
@@ -16,6 +16,7 @@ struct mg_shape { /* 0: not known */
     int64_t layers, hidden, heads, groups, head_dim, vocab, padded_vocab;
     int64_t tp, pp, etp; /* etp: ranks that experts are cut over */
     int has_gate, tied;  /* -1: not known */
+    int grouped;         /* 1: GroupedMLP has the experts of a rank in one parameter, -1: not known */
     enum mg_family family;
 };
 
@@ -36,6 +37,7 @@ struct mg_name {
     int layer;
     enum ckpt_role role;
     int expert; /* of a row of_experts */
+    int group;  /* GroupedMLP: so many experts in one tensor, from `expert` on, each [in][out]; 0: not so */
 };
 extern const struct mg_row mg_rows[];
 extern const int mg_n_rows;
@@ -65,6 +67,9 @@ int mg_shape_read(struct mg *m, const struct pk *args, const char *path, struct 
 const struct mg_row *mg_find(const char *key, int n, int *layer);
 /* The same also for tensors of experts, and the expert's number in the key; -1: none, or all stacked. */
 const struct mg_row *mg_find_expert(const char *key, int n, int *layer, int *expert);
+/* The row of the experts that GroupedMLP has in one tensor (mlp.experts.weight1, weight2). NULL: it is
+ * none. */
+const struct mg_row *mg_find_group(const char *key, int n, int *layer);
 /* The Hugging Face name of logical tensor hf (0..2) of a row that the family has. */
 void mg_hf_name(const struct mg_row *r, enum mg_family family, int hf, int layer, int expert,
                 char name[FMT_NAME_MAX]);

@@ -47,7 +47,10 @@ static const char *const order_te[] = { "self_attention.linear_proj.weight",
                                         "self_attention.linear_qkv.layer_norm_weight",
                                         "self_attention.linear_qkv.layer_norm_bias", REST_OF_LAYER };
 static const char *const *const orders[] = { order_local, order_te };
-#define ORDERS 2 /* of experts: each with both of its matrices, or all of fc1 and then all of fc2 */
+#define ORDERS 2 /* without GROUPED */
+/* Orders of experts: each with both of its matrices; all of fc1, then all of fc2; GroupedMLP, where all of
+ * fc1 are one parameter. */
+enum { EXPERT_BY_EXPERT, FC_BY_FC, GROUPED };
 
 /* An optimizer: its prefix "chained_I.", or ""; groups: ranks with buffers of their own. */
 struct optimizer {
@@ -58,7 +61,7 @@ struct optimizer {
 
 struct param {
     const struct mg_row *row;
-    int layer, n_dims, expert;
+    int layer, n_dims, expert, group; /* group: experts in it, 0: one at most */
     int64_t shape[2], n;
     int bucket;
     int64_t at;
@@ -203,6 +206,20 @@ static int64_t count_experts(const struct dcp *d, int layer)
     return x && x->n_dims ? x->shape[0] : 0;
 }
 
+/* Makes one parameter of n experts out of the first. Returns -1: its size is no number. */
+static int group_experts(struct param *p, int n)
+{
+    int64_t out = p->shape[0], in = p->shape[1];
+    int gated = p->row->cut == MG_GATED;
+    if (p->n > INT64_MAX / n)
+        return -1;
+    p->group = n;
+    p->shape[0] = gated ? in : n * in;
+    p->shape[1] = gated ? n * out : out;
+    p->n *= n;
+    return 0;
+}
+
 /* Lists the experts of a layer that rank r of o->ep has. */
 static int list_experts(const struct mg *m, const struct dcp *d, struct stage *s, const struct optimizer *o,
                         int layer, int64_t r, int order)
@@ -213,8 +230,14 @@ static int list_experts(const struct mg *m, const struct dcp *d, struct stage *s
     if (own * o->ep != n || n > 1 << 16)
         return -1;
     for (int64_t i = 0; i < 2 * own; i++) {
-        int64_t e = order ? i % own : i / 2, k = order ? i / own : i % 2;
+        int64_t e = order == EXPERT_BY_EXPERT ? i / 2 : i % own,
+                k = order == EXPERT_BY_EXPERT ? i % 2 : i / own;
+        if (order == GROUPED && e)
+            continue;
+        int before = s->n;
         rc |= add_one(m, d, s, keys[k], layer, (int)(r * own + e));
+        if (order == GROUPED && s->n > before)
+            rc |= group_experts(&s->p[s->n - 1], (int)own);
     }
     return rc;
 }
@@ -235,7 +258,7 @@ static int list_group(const struct mg *m, const struct dcp *d, const struct opti
                       int order, struct stage *s)
 {
     int64_t per = m->s.layers / m->s.pp, rank = group / o->tp, pp = o->of_experts ? rank / o->ep : rank;
-    const char *const *names = orders[order];
+    const char *const *names = o->of_experts ? NULL : orders[order];
     int rc = 0;
 
     s->n = 0;
@@ -351,7 +374,7 @@ static int add_bucket(struct mg *m, struct dcp *d, const struct stage *s, const 
              : err_set(e, ERR_MEMORY, "%s: no memory for %d chunks", d->name, x->n);
     for (int i = 0; i < s->n && rc >= 0; i++) {
         const struct param *p = &s->p[i];
-        const struct mg_name name = { p->row, p->layer, roles[kind], p->expert };
+        const struct mg_name name = { p->row, p->layer, roles[kind], p->expert, p->group };
         if (p->bucket == b->bucket)
             rc = mg_local(m, &name, b->group % b->o->tp, p->n_dims, p->shape, &f, p->at, e);
     }
@@ -373,17 +396,25 @@ static int add_group(struct mg *m, struct dcp *d, struct stage *s, const struct 
     return rc;
 }
 
-/* The order that fits all groups of an optimizer; -1: none. */
+static int fits_order(const struct mg *m, const struct dcp *d, const struct optimizer *o, int order,
+                      struct stage *s)
+{
+    int fits = 1;
+    for (int g = 0; g < o->groups && fits; g++)
+        fits = list_group(m, d, o, g, order, s) == 0 && place_params(d, o, g, s);
+    return fits;
+}
+
+/* The order that fits all groups of an optimizer; -1: none, or GroupedMLP's and another. */
 static int find_order(const struct mg *m, const struct dcp *d, const struct optimizer *o, struct stage *s)
 {
-    for (int order = 0; order < ORDERS; order++) {
-        int fits = 1;
-        for (int g = 0; g < o->groups && fits; g++)
-            fits = list_group(m, d, o, g, order, s) == 0 && place_params(d, o, g, s);
-        if (fits)
-            return order;
-    }
-    return -1;
+    int found = -1;
+    for (int order = 0; order < ORDERS && found < 0; order++)
+        if ((!o->of_experts || m->s.grouped != 1) && fits_order(m, d, o, order, s))
+            found = order;
+    if (!o->of_experts || !m->s.grouped || !fits_order(m, d, o, GROUPED, s))
+        return found;
+    return found < 0 ? GROUPED : -1;
 }
 
 int mg_flat_open(struct mg *m, struct dcp *d, struct err *e)

@@ -27,7 +27,8 @@
 /* A parameter of a rank, in model order. */
 struct param {
     const struct mg_row *row;
-    int layer, n_dims, chunk, expert; /* expert: its number among all, -1: none */
+    int layer, n_dims, chunk, expert; /* expert: its number among all, or the first one's; -1: none */
+    int group;                        /* experts in it (GroupedMLP), 0: one at most */
     int64_t shape[2], n;
 };
 struct rank {
@@ -305,7 +306,7 @@ static int add_tensor(struct rank *r, const struct param *p, enum ckpt_role role
                        (long long)x.n);
     struct mg_extent whole = { t->file, x.offset, 0, x.n };
     struct mg_flat f = { &whole, 1, (enum stored_dtype)torch_dtype_known(x.dtype) };
-    const struct mg_name name = { p->row, p->layer, role, p->expert };
+    const struct mg_name name = { p->row, p->layer, role, p->expert, p->group };
     return mg_local(r->m, &name, rank_for(r, p), p->n_dims, p->shape, &f, 0, e);
 }
 
@@ -327,11 +328,15 @@ static int list_param(struct legacy *g, struct rank *r, int chunk, const struct 
     struct param *p = &r->p[r->n];
     struct torch_tensor x;
     const char *path = r->t.c->file[r->t.file].path;
-    int layer, expert, rc;
+    int layer, expert, group = 0, rc;
 
     if (key->kind != PK_TEXT || !torch_is_tensor(value) || pk_ends_with(key, "_extra_state"))
         return 0;
     const struct mg_row *row = mg_find_expert(key->text, (int)key->n, &layer, &expert);
+    if (!row && (row = mg_find_group(key->text, (int)key->n, &layer))) {
+        group = (int)(g->n_experts / g->ep);
+        expert = 0;
+    }
     if (!row || (row->in_layer && layer < 0) || (row->of_experts && expert < 0))
         return err_set(e, ERR_FORMAT,
                        "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2, experts, latent "
@@ -343,10 +348,14 @@ static int list_param(struct legacy *g, struct rank *r, int chunk, const struct 
         return rc;
     if (x.n_dims < 1 || x.n_dims > 2)
         return err_set(e, ERR_FORMAT, "%s: %s has %d dims: is the file damaged", path, row->key, x.n_dims);
-    *p = (struct param){ row,      row->in_layer ? first_layer(g, r->pp, chunk) + layer : -1,
-                         x.n_dims, chunk,
-                         expert,   { x.shape[0], x.shape[1] },
-                         x.n };
+    *p = (struct param){ .row = row,
+                         .layer = row->in_layer ? first_layer(g, r->pp, chunk) + layer : -1,
+                         .n_dims = x.n_dims,
+                         .chunk = chunk,
+                         .expert = expert,
+                         .group = group,
+                         .shape = { x.shape[0], x.shape[1] },
+                         .n = x.n };
     r->n += strcmp(row->key, ROUTER_BIAS) != 0;
     return r->copy && !row->of_experts ? 0 : add_tensor(r, p, ROLE_WEIGHT, &r->t, value, e);
 }
@@ -507,7 +516,7 @@ static int add_buffer(struct rank *r, const struct flat_buffer *b, const struct 
     struct mg_flat f = { &whole, 1, STORED_F32 };
     for (int i = r->n - 1; i >= 0 && rc >= 0; i--) {
         const struct param *p = &r->p[i];
-        const struct mg_name name = { p->row, p->layer, role, p->expert };
+        const struct mg_name name = { p->row, p->layer, role, p->expert, p->group };
         if (p->chunk != b->chunk || !in_set(p, b->set))
             continue;
         at = place_param(at);

@@ -153,6 +153,17 @@ static int flag_of(const struct pk *args, const char *name, int if_absent)
     return p && p->kind == PK_BOOL ? (int)p->i : if_absent;
 }
 
+/* GroupedMLP: by its own option, and for Megatron's local layers. Versions without that option may have
+ * it. */
+static int is_grouped(const struct pk *args)
+{
+    int yes = flag_of(args, "moe_grouped_gemm", 0);
+    if (!yes || flag_of(args, "moe_use_legacy_grouped_gemm", 0) ||
+        pk_is_text(pk_attr(args, "transformer_impl"), "local"))
+        return yes;
+    return flag_of(args, "moe_use_legacy_grouped_gemm", -1);
+}
+
 static void read_args(struct mg_shape *s, const struct pk *args)
 {
     for (size_t i = 0; i < sizeof args_members / sizeof *args_members; i++)
@@ -161,6 +172,7 @@ static void read_args(struct mg_shape *s, const struct pk *args)
         s->groups = s->heads;
     int untied = flag_of(args, "untie_embeddings_and_output_weights", -1);
     s->tied = untied < 0 ? -1 : !untied;
+    s->grouped = is_grouped(args);
     s->has_gate = flag_of(args, "swiglu", flag_of(args, "gated_linear_unit", -1));
     if (s->has_gate == 0 && pk_is_text(pk_attr(args, "position_embedding_type"), "learned_absolute"))
         s->family = MG_GPT2;
@@ -338,143 +350,17 @@ const struct mg_row *mg_find(const char *key, int n, int *layer)
     return r && r->of_experts ? NULL : r;
 }
 
-int64_t mg_ranks(const struct mg *m, const struct mg_row *r)
+const struct mg_row *mg_find_group(const char *key, int n, int *layer)
 {
-    return r->of_experts && m->s.etp > 0 ? m->s.etp : m->s.tp;
-}
+    static const char before[] = "mlp.experts.", old[] = "weight1";
+    char plain[FMT_NAME_MAX];
+    int expert, k = (int)strlen(before), w = (int)strlen(old), at = n - k - w;
 
-void mg_global(const struct mg_row *r, int64_t n, int n_dims, const int64_t *local, int64_t *global)
-{
-    for (int d = 0; d < n_dims; d++)
-        global[d] = local[d] * (d == r->tp_dim ? n : 1);
-}
-
-int mg_note(struct ckpt *c, const char *text, struct err *e)
-{
-    return c->note ? 0 : build_note(c, e, "%s", text);
-}
-
-/* ---- a block cut into logical tensors ---- */
-
-/* GPT-2 has no gate. */
-static enum mg_cut cut_of(const struct mg *m, const struct mg_row *r)
-{
-    return r->cut == MG_GATED && m->s.family == MG_GPT2 ? MG_PLAIN : r->cut;
-}
-
-int64_t mg_n_segments(const struct mg *m, const struct mg_row *r)
-{
-    return cut_of(m, r) == MG_QKV ? 3 * m->s.groups : cut_of(m, r) == MG_GATED ? 2 : 1;
-}
-
-struct mg_segment mg_segment_at(const struct mg *m, const struct mg_row *r, int64_t rows, int64_t i)
-{
-    int64_t h = m->s.head_dim, q = m->s.heads / m->s.groups * h, g = i / 3,
-            part = m->s.family == MG_GPT2 ? m->s.heads * h : 0;
-    switch (cut_of(m, r)) {
-    case MG_QKV:
-        if (i % 3 == 0)
-            return (struct mg_segment){ 0, g * (q + 2 * h), q, g * q };
-        return (struct mg_segment){ (int)(i % 3), g * (q + 2 * h) + q + (i % 3 - 1) * h, h,
-                                    i % 3 * part + g * h };
-    case MG_GATED: return (struct mg_segment){ (int)i, i * (rows / 2), rows / 2, 0 };
-    case MG_VOCAB: return (struct mg_segment){ 0, 0, m->s.vocab && m->s.vocab < rows ? m->s.vocab : rows, 0 };
-    default: return (struct mg_segment){ 0, 0, rows, 0 };
-    }
-}
-
-int64_t mg_rows_of(const struct mg *m, const struct mg_row *r, int64_t rows, int hf)
-{
-    int64_t h = m->s.head_dim;
-    if (cut_of(m, r) == MG_QKV && m->s.family == MG_GPT2)
-        return 3 * m->s.heads * h;
-    return cut_of(m, r) == MG_QKV ? (hf == 0 ? m->s.heads : m->s.groups) * h : mg_segment_at(m, r, rows, 0).n;
-}
-
-static int check_rows(const struct mg *m, const struct mg_row *r, int64_t rows, struct err *e)
-{
-    const char *path = m->b->c->path;
-    if (r->cut == MG_QKV && rows != (m->s.heads + 2 * m->s.groups) * m->s.head_dim)
-        return err_set(e, ERR_CONFIG,
-                       "%s: %s has %lld rows, %lld heads and 2 x %lld groups of %lld need %lld: is it the "
-                       "config of another model",
-                       path, r->key, (long long)rows, (long long)m->s.heads, (long long)m->s.groups,
-                       (long long)m->s.head_dim, (long long)((m->s.heads + 2 * m->s.groups) * m->s.head_dim));
-    if (!r->hf[m->s.family][0])
-        return err_set(e, ERR_CONFIG, "%s: %s is not a tensor of %s: is it the config of another model", path,
-                       r->key,
-                       m->s.family == MG_GPT2       ? "a GPT-2"
-                       : m->s.family == MG_MIXTRAL  ? "a Mixtral"
-                       : m->s.family == MG_DEEPSEEK ? "a DeepSeek"
-                                                    : "a Llama-like model");
-    if (m->s.family == MG_GPT2 && (m->s.groups != m->s.heads || m->s.has_gate == 1))
-        return err_set(e, ERR_CONFIG,
-                       "%s: config.json says gpt2, the saved run has query groups or a gate: is it the "
-                       "config of another model",
-                       path);
-    if (cut_of(m, r) == MG_GATED && (m->s.has_gate == 0 || rows % 2))
-        return err_set(
-            e, ERR_CONFIG,
-            "%s: %s without a gate: only Llama-like models and GPT-2 (learned positions) can be named yet",
-            path, r->key);
-    if (r->cut == MG_VOCAB && m->s.vocab > rows)
-        return err_set(e, ERR_CONFIG,
-                       "%s: %s has %lld rows, the vocabulary %lld: is it the config of another model", path,
-                       r->key, (long long)rows, (long long)m->s.vocab);
-    return 0;
-}
-
-/* Adds box dst of a tensor, whose elements are in the sequence from element `at` on. */
-static int add_flat(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f, int64_t at,
-                    struct err *e)
-{
-    int64_t n = box_count(dst), size = stored_bytes(f->dtype, 1);
-    int rc = 0;
-    for (int i = 0; i < f->n && rc >= 0; i++) {
-        const struct mg_extent *x = &f->x[i];
-        int64_t lo = x->begin > at ? x->begin - at : 0,
-                hi = x->begin + x->n < at + n ? x->begin + x->n - at : n;
-        if (lo < hi)
-            rc = build_piece(m->b, tensor, x->file, x->offset + (at + lo - x->begin) * size, dst, lo, hi, e);
-    }
-    return rc;
-}
-
-/* The same for a transposed box: dst is [in][out], the sequence [out][in]. Whole rows of the sequence are
- * one piece with strides; a row that an extent cuts is a piece by itself. */
-static int add_transposed(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f,
-                          int64_t at, struct err *e)
-{
-    int64_t cols = dst->extent[0], n = box_count(dst), size = stored_bytes(f->dtype, 1);
-    int rc = 0;
-
-    for (int i = 0; i < f->n; i++) {
-        const struct mg_extent *x = &f->x[i];
-        int64_t lo = x->begin > at ? x->begin - at : 0,
-                end = x->begin + x->n < at + n ? x->begin + x->n - at : n;
-        while (lo < end && rc >= 0) {
-            int64_t row = lo / cols, first = lo % cols, rows = (end - lo) / cols,
-                    offset = x->offset + (at + lo - x->begin) * size;
-            if (first || !rows) {
-                int64_t some = cols - first < end - lo ? cols - first : end - lo;
-                struct box part = { .n_dims = 2,
-                                    .start = { dst->start[0] + first, dst->start[1] + row },
-                                    .extent = { some, 1 } };
-                rc = build_piece(m->b, tensor, x->file, offset, &part, 0, some, e);
-                lo += some;
-            } else {
-                struct chunk k = { .file = x->file,
-                                   .offset = offset,
-                                   .dtype = f->dtype,
-                                   .box = { .n_dims = 2, .extent = { cols, rows } },
-                                   .stride = { 1, cols } };
-                int64_t start[BOX_DIMS] = { dst->start[0], dst->start[1] + row };
-                rc = build_map(m->b, tensor, &k, &k.box, start, e);
-                lo += rows * cols;
-            }
-        }
-    }
-    return rc < 0 ? rc : 0;
+    if (at < 0 || memcmp(key + at, before, (size_t)k) || memcmp(key + at + k, old, (size_t)w - 1) ||
+        (key[n - 1] != '1' && key[n - 1] != '2'))
+        return NULL;
+    int m = snprintf(plain, sizeof plain, "%.*s%sexperts.linear_fc%c.weight", at, key, before, key[n - 1]);
+    return m < (int)sizeof plain ? mg_find_expert(plain, m, layer, &expert) : NULL;
 }
 
 void mg_hf_name(const struct mg_row *r, enum mg_family family, int hf, int layer, int expert,
@@ -493,75 +379,7 @@ void mg_hf_name(const struct mg_row *r, enum mg_family family, int hf, int layer
         snprintf(name, FMT_NAME_MAX, "%s", own);
 }
 
-static void swap_dims(int64_t v[2])
+int mg_note(struct ckpt *c, const char *text, struct err *e)
 {
-    int64_t first = v[0];
-    v[0] = v[1];
-    v[1] = first;
-}
-
-int mg_block(struct mg *m, const struct mg_name *which, const struct box *box, const int64_t *shape,
-             const struct mg_flat *f, int64_t at, struct err *e)
-{
-    const struct mg_row *r = which->row;
-    char name[FMT_NAME_MAX];
-    int rc = check_rows(m, r, shape[0], e),
-        transposed = m->s.family == MG_GPT2 && r->in_layer && box->n_dims == 2;
-
-    for (int64_t i = 0; rc >= 0 && i < mg_n_segments(m, r); i++) {
-        struct mg_segment s = mg_segment_at(m, r, shape[0], i);
-        int64_t lo = s.from > box->start[0] ? s.from : box->start[0],
-                hi = s.from + s.n < box->start[0] + box->extent[0] ? s.from + s.n
-                                                                   : box->start[0] + box->extent[0];
-        int64_t whole[2] = { mg_rows_of(m, r, shape[0], s.hf), box->n_dims > 1 ? shape[1] : 0 },
-                cols = box->n_dims > 1 ? box->extent[1] : 1;
-        struct box dst = *box;
-        if (lo >= hi)
-            continue;
-        dst.start[0] = s.to + lo - s.from;
-        dst.extent[0] = hi - lo;
-        mg_hf_name(r, m->s.family, s.hf, which->layer, which->expert, name);
-        if (transposed) {
-            swap_dims(whole);
-            swap_dims(dst.start);
-            swap_dims(dst.extent);
-        }
-        int t = rc = build_tensor(m->b, which->role, name, (int)strlen(name), f->dtype, box->n_dims, whole,
-                                  e);
-        if (rc >= 0)
-            rc = (transposed ? add_transposed : add_flat)(m, t, &dst, f, at + (lo - box->start[0]) * cols, e);
-    }
-    return rc < 0 ? rc : 0;
-}
-
-int mg_local(struct mg *m, const struct mg_name *which, int64_t rank, int n_dims, const int64_t *local,
-             const struct mg_flat *f, int64_t at, struct err *e)
-{
-    const struct mg_row *r = which->row;
-    int64_t shape[2] = { 0 };
-    struct box box = { .n_dims = n_dims };
-
-    if (n_dims < 1 || n_dims > 2)
-        return err_set(e, ERR_FORMAT, "%s: %s has %d dims: is the file damaged", m->b->c->path, r->key,
-                       n_dims);
-    if (m->s.tied == 1 && r->cut == MG_VOCAB && r->hf[m->s.family][0] &&
-        !strcmp(r->hf[m->s.family][0], "lm_head.weight"))
-        return 0; /* the last stage's copy of the embedding */
-    if ((r->tp_dim < 0 || r->tp_dim >= n_dims) && rank > 0)
-        return 0;
-    mg_global(r, mg_ranks(m, r), n_dims, local, shape);
-    for (int d = 0; d < n_dims; d++) {
-        box.start[d] = d == r->tp_dim ? rank * local[d] : 0;
-        box.extent[d] = local[d];
-    }
-
-    if (cut_of(m, r) != MG_GATED)
-        return mg_block(m, which, &box, shape, f, at, e);
-    int rc = 0;
-    box.extent[0] = local[0] / 2;
-    for (int part = 0; part < 2 && rc >= 0; part++) { /* gate and up are two blocks */
-        box.start[0] = part * (shape[0] / 2) + rank * box.extent[0];
-        rc = mg_block(m, which, &box, shape, f, at + part * box.extent[0] * (n_dims > 1 ? local[1] : 1), e);
-    }
-    return rc;
+    return c->note ? 0 : build_note(c, e, "%s", text);
 }

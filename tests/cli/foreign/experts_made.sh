@@ -8,7 +8,8 @@ command -v python3 >/dev/null || { skip "python3 is not there"; finish; }
 export PYTHONDONTWRITEBYTECODE=1
 
 cases="plain-2 moe-2-2 moe-6-3-many moe-4-2-before moe-2-1 plain-1 auto2-4-2 auto2-6-6 auto3-4-2 auto3-6-3 legacy-1-1-2
-legacy-2-3-3-distopt legacy-2-1-2-grouped-distopt legacy-1-3-1-grouped legacy-2-1-3-etp1-distopt legacy-2-3-6-etp1-grouped titan-2-3 titan-3-2-new"
+legacy-2-3-3-distopt legacy-2-1-2-grouped-distopt legacy-1-3-1-grouped legacy-2-1-3-etp1-distopt legacy-2-3-6-etp1-grouped
+legacy-2-1-2-old-distopt legacy-1-1-3-old titan-2-3 titan-3-2-new"
 # shellcheck disable=SC2086
 python3 "$make" "$TMP" $cases legacy-2-1-1-etp1 legacy-1-1-2-etp2 || { claim "the folders are made" false; finish; }
 for case in $cases; do

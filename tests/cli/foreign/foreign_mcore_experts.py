@@ -6,7 +6,7 @@ KIND: dpresh, full (torch_dist with a distributed optimizer), plain (torch_dist,
 legacydist (folders of ranks). DP: data-parallel ranks in all, EP divides DP. Options: bf16; mla (DeepSeek-V3:
 latent attention, router bias, shared experts); shared (Qwen2-MoE's shared expert with its gate); dense (the
 first layer is dense); single (metadata singleton_local_shards); noprefix (chained_optim_avoid_prefix);
-etpN (experts are cut over N ranks)."""
+etpN (experts are cut over N ranks); old (GroupedMLP: the experts of a rank in weight1 and weight2)."""
 import json, os, sys
 
 import foreign_mcore as C
@@ -159,11 +159,13 @@ def worker(rank, world, dir, kind, tp, pp, ep, opts):
     dot.DotProductAttention.__init__ = init
     from megatron.core.transformer import multi_latent_attention as latent
     latent.HAVE_TE = False
+    from megatron.core.transformer.moe import experts
+    experts.gg.assert_grouped_gemm_is_available = lambda: None  # it is for the forward pass
     cfg = (MLATransformerConfig if mla else TransformerConfig)(
         num_layers=L, hidden_size=H, num_attention_heads=NH, num_query_groups=NH if mla else NG,
         kv_channels=None if mla else HD, ffn_hidden_size=F, moe_ffn_hidden_size=FE, num_moe_experts=E, moe_router_topk=2,
         moe_layer_freq=[int(not is_dense(l, opts)) for l in range(L)], qk_layernorm="shared" not in opts,
-        moe_token_dispatcher_type="alltoall", use_cpu_initialization=True, pipeline_dtype=dt, params_dtype=dt, bf16=bf16,
+        moe_grouped_gemm="old" in opts, moe_use_legacy_grouped_gemm="old" in opts, moe_token_dispatcher_type="alltoall", use_cpu_initialization=True, pipeline_dtype=dt, params_dtype=dt, bf16=bf16,
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep,
         expert_tensor_parallel_size=etp, normalization="RMSNorm", gated_linear_unit=True,
         activation_func=torch.nn.functional.silu, add_bias_linear=False, add_qkv_bias="shared" in opts, hidden_dropout=0.0, attention_dropout=0.0,
@@ -186,6 +188,11 @@ def worker(rank, world, dir, kind, tp, pp, ep, opts):
     def local(n, p, kind):
         w = n.split(".")
         if n.startswith("decoder.layers."): w[2] = str(int(w[2]) + first)
+        if w[-1] in ("weight1", "weight2"):  # the experts one after another, each [in][out]
+            fc, i = f"linear_fc{w[-1][-1]}.weight", ps.get_expert_tensor_parallel_rank()
+            each = [full(".".join(w[:-1] + [str(e), fc]), kind, rows) for e in range(e0, e0 + E // ep)]
+            each = [torch.cat([y.chunk(etp)[i] for y in x.chunk(2)]) if fc[9] == "1" else x.chunk(etp, 1)[i] for x in each]
+            return torch.stack([x.T for x in each]).reshape(p.shape)
         if ".local_experts." in n:
             at = w.index("local_experts")
             w[at:at + 2] = [str(int(w[at + 1]) + e0)]
@@ -221,7 +228,8 @@ def worker(rank, world, dir, kind, tp, pp, ep, opts):
         num_layers=L, hidden_size=H, num_attention_heads=NH, num_query_groups=NH if mla else NG,
         group_query_attention=not mla, position_embedding_type="rope", kv_channels=HD, ffn_hidden_size=F, vocab_size=V,
         padded_vocab_size=PAD, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, expert_model_parallel_size=ep,
-        expert_tensor_parallel_size=etp, num_experts=E, multi_latent_attention=mla, swiglu=True, untie_embeddings_and_output_weights=True, iteration=1, lr=1e-3)
+        expert_tensor_parallel_size=etp, moe_grouped_gemm="old" in opts, moe_use_legacy_grouped_gemm="old" in opts,
+        transformer_impl="local", num_experts=E, multi_latent_attention=mla, swiglu=True, untie_embeddings_and_output_weights=True, iteration=1, lr=1e-3)
     base = dir + "/ckpt/iter_0000001"
     if rank == 0:
         os.makedirs(base, exist_ok=True)

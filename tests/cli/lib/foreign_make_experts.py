@@ -5,8 +5,8 @@ plain-EP                       DeepSpeed MoE without ZeRO
 moe-RANKS-EP[-before][-many]   DeepSpeed MoE, ZeRO-2; before: neighbouring ranks share experts; many: three
                                groups of experts
 auto2-RANKS-EP, auto3-RANKS-EP DeepSpeed AutoEP with ZeRO-2 and ZeRO-3; experts lie in an order of their own
-legacy-TP-PP-EP[-distopt][-grouped][-etpN] Megatron's folders of ranks; grouped: linear_fc1.weight0 … in one module;
-                                           etpN: experts are cut over N ranks
+legacy-TP-PP-EP[-distopt][-grouped|-old][-etpN] Megatron's folders of ranks; grouped: linear_fc1.weight0 … in one
+                    module; old: all in weight1 and weight2, [in][out]; etpN: experts are cut over N ranks
 titan-DP-EP[-new]              torchtitan's names in a PyTorch DCP, experts in boxes over both; new: later names"""
 import json, os, sys
 from collections import OrderedDict
@@ -214,6 +214,12 @@ class Legacy:
 
     def local(self, kind, x, t):
         l, name, e = x
+        if name.startswith("weight"):
+            own, out = E // self.ep, b""
+            for k in range(e, e + own):
+                data, (n, m) = self.fc(kind, f"model.layers.{l}.mlp.experts.{k}.", "fc" + name[-1], t % self.etp)
+                out += b"".join(data[4 * (i * m + j):4 * (i * m + j) + 4] for j in range(m) for i in range(n))
+            return out, (m, own * n) if name[-1] == "1" else (own * m, n)
         if e is not None: return self.fc(kind, f"model.layers.{l}.mlp.experts.{e}.", name, t % self.etp)
         if name == "mlp.router.weight": return self.state[kind][f"model.layers.{l}.mlp.gate.weight"], (E, H)
         name = {"pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight",
@@ -234,6 +240,9 @@ class Legacy:
                 for n in ("mlp.linear_fc1.weight", "mlp.linear_fc2.weight"): out[l, n, None] = at + n
                 continue
             out[l, "mlp.router.weight", None] = at + "mlp.router.weight"
+            if "old" in self.opts:
+                for n in ("weight1", "weight2"): out[l, n, r * own] = at + "mlp.experts." + n
+                continue
             both = [(k, n) for k in range(own) for n in ("linear_fc1", "linear_fc2")]
             for k, n in sorted(both, key=lambda x: x[1]) if grouped else both:
                 out[l, n + ".weight", r * own + k] = at + "mlp.experts." + (
