@@ -42,6 +42,7 @@ struct opt {
     const char *words; /* "tiny|10m": values that the shell offers besides the lower-case words of unit */
 };
 #define OPT_NOT_STORED 1u   /* not part of opt_json: paths, logs, threads … */
+#define OPT_ONE_WORD 4u     /* OPT_LIST: one word each time that it is given */
 #define OPT_NEUTRAL_ONLY 2u /* a feature that is not built yet: any value but the default is an error */
 
 /* What users of other programs may ask for and this one does not do, for a reason. value NULL: an option that

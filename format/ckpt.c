@@ -8,6 +8,7 @@
 #include "base/io.h"
 #include "base/tmp_folder.h"
 #include "format/fmt.h"
+#include "format/peft.h"
 #include "format/remote/remote_list.h"
 #include "format/hf/fused_experts.h"
 #include "store/store.h"
@@ -64,14 +65,13 @@ static int open_remote(struct ckpt *c, const char *url, const struct ckpt_open_o
     return rc;
 }
 
-/* How tensors of a model without a family are cut: drivers that list small files have it already. */
-static int find_cuts(struct ckpt *c, struct err *e)
+static int add_beside(struct ckpt *c, const char *file, struct err *e)
 {
     for (int i = 0; i < c->n_extra; i++)
-        if (!strcmp(c->extra[i].name, FMT_CUTS))
+        if (!strcmp(c->extra[i].name, file))
             return 0;
 
-    char *path = io_join(c->dir, FMT_CUTS), *name = strdup(FMT_CUTS);
+    char *path = io_join(c->dir, file), *name = strdup(file);
     struct fmt_extra *grown = realloc(c->extra, sizeof *grown * ((size_t)c->n_extra + 1));
     c->extra = grown ? grown : c->extra;
     if (!path || !name || !grown) {
@@ -85,6 +85,20 @@ static int find_cuts(struct ckpt *c, struct err *e)
         free(name);
     free(path);
     return 0;
+}
+
+/* Small files that checkpoints of every driver may have beside them: how tensors of a model without a family
+ * are cut, which adapters were merged, and where the tensors are an adapter's its config. A model's folder
+ * may hold that of an adapter that it was made with. */
+static int find_beside(struct ckpt *c, struct err *e)
+{
+    int is_adapter = c->n_files && !strncmp(c->file[0].name, "adapter_model", strlen("adapter_model")), rc;
+    TRY(add_beside(c, FMT_CUTS, e));
+    TRY(add_beside(c, PEFT_MERGED, e));
+    if (is_adapter)
+        TRY(add_beside(c, PEFT_CONFIG, e));
+out:
+    return rc < 0 ? rc : 0;
 }
 
 int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *how, struct err *e)
@@ -116,7 +130,7 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
     if (rc >= 0 && strcmp(c->driver, "native"))
         rc = fused_experts_split(c, e);
     if (rc >= 0 && strcmp(c->driver, "native"))
-        rc = find_cuts(c, e);
+        rc = find_beside(c, e);
     if (rc >= 0)
         rc = fmt_find_gaps(c, e);
     if (rc >= 0)

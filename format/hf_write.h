@@ -18,6 +18,7 @@ struct hf_write_opts {
     int64_t shard_bytes; /* the most data in one file; a larger tensor has a file of its own */
     enum hf_experts experts;
     const char *config;             /* of the model; NULL: every tensor as it is */
+    int is_adapter;                 /* one file, adapter_model.safetensors */
     const struct ckpt_watch *watch; /* is told about the files; borrowed until the end; or NULL */
 };
 /* Creates the files in the folder dir. t: n tensors, borrowed until the end. how: borrowed during the call.

@@ -3,8 +3,10 @@
 #include "base/clock.h"
 #include "reshard/dest.h"
 #include "reshard/gguf/gguf_prepare.h"
+#include "reshard/lora/adapters.h"
 
-static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
+static int write_and_prove(const struct plan *p, const struct adapters *merged, struct log *log,
+                           struct err *e)
 {
     const struct procs *procs = p->req->procs;
     struct dest d;
@@ -19,7 +21,8 @@ static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
     TRY(dest_send(&d, e));
     TRY(prove_run(p, &d, digest, log, e));
     prove_tied(p, digest, log);
-    if (p->req->quant.quantize)
+    TRY(adapters_check(merged, procs, e));
+    if (p->req->quant.quantize || merged->n)
         TRY(prove_computed(p, digest, log, e));
     TRY(procs_agree(procs,
                     request_stopped(p->req)
@@ -50,6 +53,7 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
     struct ckpt *src = NULL;
     struct plan p = { 0 };
     struct gguf_target *gguf = NULL;
+    struct adapters merged = { 0 };
     char size[32];
     int n_narrow = 0, rc = 0;
     double start = clock_s();
@@ -57,7 +61,7 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
                     ckpt_open(&src, req->src, &(struct ckpt_open_opts){ .config_path = req->config_path }, e),
                     e));
     log_remarks(src, req, log);
-    TRY(procs_agree(req->procs, quant_views(&src, &req->quant, &n_narrow, e), e));
+    TRY(procs_agree(req->procs, source_views(&src, &merged, &n_narrow, req, log, e), e));
     if (n_narrow)
         log_line(log, "%d matrices stay as they are: their columns are no multiple of the group", n_narrow);
     if (req->format == TARGET_GGUF)
@@ -65,7 +69,7 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
     TRY(procs_agree(req->procs, plan_make(&p, src, req, log, e), e));
     p.gguf = gguf;
     TRY(procs_check_memory(req->procs, plan_memory_bytes(&p), "use a smaller --threads", e));
-    TRY(write_and_prove(&p, log, e));
+    TRY(write_and_prove(&p, &merged, log, e));
     if (gguf && gguf_target_rounded(gguf))
         log_line(log, "%lld values of norms are rounded: the file has 1 + w of them",
                  (long long)gguf_target_rounded(gguf));
@@ -75,6 +79,7 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
                  (long long)p.n_pieces, s);
 out:
     plan_free(&p);
+    adapters_free(&merged);
     ckpt_close(src);
     return rc < 0 ? rc : 0;
 }

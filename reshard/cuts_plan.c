@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "reshard/cuts/cut_template.h"
+#include "reshard/lora/adapter_cuts.h"
 #include "reshard/report.h"
 #include "reshard/reshard.h"
 
@@ -95,6 +96,8 @@ static int load_known(const struct plan *p, const struct ckpt_tensor *const *lis
                            .tensor = list,
                            .n = n };
     snprintf(what, 256, "cut table of %.200s", q.what);
+    if (peft_is(p->src))
+        return p->config ? adapter_cuts(p->src, p->config, q.what, text, e) : 0;
     return known_table(&q, quant, text, e);
 }
 

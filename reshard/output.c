@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
+#include "format/peft.h"
 #include "reshard/gguf/gguf_prepare.h"
 #include "reshard/output.h"
 
@@ -152,6 +153,7 @@ static int open_hf(struct output *o, const char *tmp, struct err *e)
     struct hf_write_opts how = { .shard_bytes = req->shard_bytes,
                                  .experts = req->experts,
                                  .config = o->p->config,
+                                 .is_adapter = peft_is(o->p->src),
                                  .watch = o->watch.arg ? &o->watch : NULL };
     int rc = output_list(o, e);
     return rc < 0 ? rc : hf_write_open(&o->hf, tmp, o->p->n, o->list, &how, e);
@@ -405,7 +407,9 @@ static int seal(struct output *o, const char *tmp, char *blob, size_t n, struct 
     struct extras x = { 0 };
     struct ckpt_meta meta = { .layout = { l->tp, l->pp, l->cp, l->dp, l->ep, l->zero },
                               .state = target_state(p),
-                              .config_json = p->config };
+                              /* an adapter is no model: transformers would take its folder for one */
+                              .config_json = p->req->format == TARGET_HF && peft_is(p->src) ? NULL
+                                                                                            : p->config };
     int rc = 0;
     TRY(collect_extras(p, &x, e));
 

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "base/jx.h"
+#include "format/peft.h"
 #include "model/family.h"
 #include "reshard/cast.h"
 #include "reshard/reshard.h"
@@ -268,7 +269,7 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
     int rc = 0, n = 0;
     if (p->req->format == TARGET_GGUF)
         return 0; /* gguf_target_prepare() has compared them */
-    if (p->req->cuts_path)
+    if (p->req->cuts_path || (peft_is(p->src) && text))
         return plan_cuts(p, NULL, log, e);
     if (!text)
         return is_trivial(&p->req->layout) ? 0 : plan_cuts(p, "has no config.json", log, e);

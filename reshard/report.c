@@ -166,7 +166,7 @@ static json_t *orders_json(const struct ckpt_state *s)
     return o;
 }
 
-static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_stats *stats, FILE *out)
+static void inspect_json(struct ckpt *c, int tensors, const struct tensor_stats *stats, FILE *out)
 {
     const struct ckpt_layout *l = ckpt_layout(c);
     const struct ckpt_state *s = ckpt_state(c);
@@ -203,6 +203,7 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
         json_object_set_new(root, "orders", orders_json(s));
     json_object_set_new(root, "state", state_json(s));
 
+    report_adapter_json(c, root);
     if (tensors) {
         json_t *list = json_array();
         for (int i = 0; i < ckpt_n_tensors(c); i++) {
@@ -334,6 +335,7 @@ int report_inspect(struct ckpt *c, const struct report_options *o, FILE *out, st
         goto out;
     }
     inspect_state(c, out);
+    report_adapter(c, out);
     inspect_groups(c, out);
     if (o->tensors || o->stats)
         inspect_tensors(c, stats, out);

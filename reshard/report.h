@@ -26,6 +26,13 @@ int report_diff(struct ckpt *a, struct ckpt *b, const struct report_options *o, 
 int report_cache(char *const *arg, int n_args, const struct report_options *o, FILE *out, struct err *e);
 int report_plan(const struct plan *p, const struct report_options *o, FILE *out, struct err *e);
 
+/* What inspect says of an adapter, and of adapters that were merged into a model: nothing for other
+ * checkpoints. */
+void report_adapter(struct ckpt *c, FILE *out);
+void report_adapter_json(struct ckpt *c, json_t *root);
+/* Of an adapter: its files must fit together. One of another kind than LoRA is not looked at. */
+int adapter_verify(struct ckpt *c, struct err *e);
+
 /* ---- what they share ---- */
 /* Of the finite values; 0 where there are none. */
 struct tensor_stats {

@@ -27,9 +27,11 @@ struct request {
     enum target_dtype dtype;
     int weights_only, n_threads;
     struct quant_wish quant;
-    enum ckpt_codec codec;             /* native */
-    int level;                         /* of the codec */
-    const char *config_path;           /* instead of SRC's config.json; or NULL */
+    enum ckpt_codec codec;   /* native */
+    int level;               /* of the codec */
+    const char *config_path; /* instead of SRC's config.json; or NULL */
+    int n_merge;             /* adapters (PEFT) to merge into the weights, in order */
+    const char *const *merge;
     const char *cuts_path;             /* a cut table (cuts.h) for SRC's tensors; or NULL */
     int64_t shard_bytes;               /* Hugging Face: most data in one file */
     enum hf_experts experts;           /* Hugging Face */

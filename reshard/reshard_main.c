@@ -15,12 +15,14 @@
 #include "store/sidecar.h"
 #include "reshard/dest.h"
 #include "reshard/gguf/gguf_prepare.h"
+#include "reshard/lora/adapters.h"
 #include "reshard/report.h"
 
 struct options {
     int64_t tp, pp, dp, ep, zero, threads, ranks, shard_size;
     int format, dtype, experts, quantize, weights_only, device, dequantize, requantize;
     const char *config, *cuts, *compress, *trace;
+    struct opt_list merge;
     int json, tensors, quick, stats, print_cuts;
     char **argv;
     int n_args; /* positional ones */
@@ -79,6 +81,9 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|g
     { OPT_SWITCH, "weights-only", AT(weights_only), "0",      NULL, "leave optimizer state out", 0, 0, 0 }, \
     { OPT_TEXT,   "config",       AT(config),       NULL,     "FILE", \
       "config.json to use instead of SRC's", 0, 0, 0 }, \
+    { OPT_LIST,   "merge",        AT(merge),        NULL,     "ADAPTER", \
+      "LoRA adapter (PEFT: a folder or URL) to merge into the weights; may be given again", 0, 0, \
+      OPT_ONE_WORD }, \
     { OPT_TEXT,   "cuts",         AT(cuts),         NULL,     "FILE", \
       "cut table: how tensors of a model without a family are cut (default: SRC's cuts.txt)", 0, 0, 0 }, \
     { OPT_SIZE,   "shard-size",   AT(shard_size),   "0",      "SIZE", \
@@ -272,6 +277,8 @@ static int make_request(struct request *r, const struct options *o, const char *
         .n_threads = threads_of(o, 1),
         .config_path = o->config,
         .cuts_path = o->cuts,
+        .n_merge = o->merge.n,
+        .merge = o->merge.item,
         .shard_bytes = o->shard_size ? o->shard_size : 5000000000,
         .experts = quantised ? HF_EXPERTS_EACH : (enum hf_experts)o->experts,
         .gguf_type = gguf ? quantize_kinds[o->quantize].gguf : NULL,
@@ -377,16 +384,18 @@ static int run_plan(const struct options *o, char **arg, struct err *e)
     struct plan p;
     struct gguf_target *gguf;
     struct report_options v = { .json = o->json };
+    struct adapters merged = { 0 };
     int rc = make_request(&r, o, arg[0], "", e);
     if (rc < 0 || (rc = ckpt_open(&c, arg[0], &(struct ckpt_open_opts){ .config_path = o->config }, e)) < 0)
         return rc;
-    rc = quant_views(&c, &r.quant, &n_narrow, e);
+    rc = source_views(&c, &merged, &n_narrow, &r, NULL, e);
     if (rc >= 0 && r.format == TARGET_GGUF)
         rc = gguf_target_prepare(&c, &gguf, &r, NULL, e);
     if (rc >= 0 && (rc = plan_make(&p, c, &r, NULL, e)) >= 0) {
         rc = report_plan(&p, &v, stdout, e);
         plan_free(&p);
     }
+    adapters_free(&merged);
     ckpt_close(c);
     return rc;
 }
@@ -439,6 +448,8 @@ static int run_verify(const struct options *o, char **arg, struct err *e)
     int rc = ckpt_open(&c, arg[0], NULL, e);
     if (rc >= 0)
         rc = ckpt_verify(c, o->quick, e);
+    if (rc >= 0)
+        rc = adapter_verify(c, e);
     if (rc >= 0) {
         log_bytes(size, (double)ckpt_bytes_read(c));
         printf("%s: %d tensors, %s read: %s\n", arg[0], ckpt_n_tensors(c), size,

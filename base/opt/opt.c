@@ -286,7 +286,7 @@ static int take_words(struct cursor *c, const struct opt *o, struct err *e)
 {
     int rc = 0, n = 0;
     while (rc == 0 && c->i + 1 < c->argc && !is_option(c->argv[c->i + 1]) &&
-           (n == 0 || o->kind == OPT_LIST)) {
+           (n == 0 || (o->kind == OPT_LIST && !(o->flags & OPT_ONE_WORD)))) {
         rc = set_one(c, o, c->argv[++c->i], e);
         n++;
     }

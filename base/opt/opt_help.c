@@ -123,8 +123,8 @@ static void print_options(const struct opt_program *p, FILE *out)
             continue;
         }
         opt_explain(o, text, sizeof text);
-        print_option(out, o->name, o->kind == OPT_SWITCH ? NULL : o->unit, o->kind == OPT_LIST ? "..." : "",
-                     text);
+        print_option(out, o->name, o->kind == OPT_SWITCH ? NULL : o->unit,
+                     o->kind == OPT_LIST && !(o->flags & OPT_ONE_WORD) ? "..." : "", text);
     }
 }
 

@@ -71,7 +71,8 @@ static void print_bash_options(const struct opt_program *p, const char *indent, 
             fprintf(out, "$(compgen -W \"%s\" -- \"$cur\")", words);
         if (takes_file(o))
             fprintf(out, "%s$(compgen -f -- \"$cur\")", *words ? " " : "");
-        fprintf(out, "); %s ;;\n", o->kind == OPT_LIST ? "[[ $cur == -* ]] || return" : "return");
+        fprintf(out, "); %s ;;\n",
+                o->kind == OPT_LIST && !(o->flags & OPT_ONE_WORD) ? "[[ $cur == -* ]] || return" : "return");
     }
     fprintf(out,
             "%s--completion) COMPREPLY=($(compgen -W \"bash zsh fish\" -- \"$cur\")); return ;;\n%sesac\n",

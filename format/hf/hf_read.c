@@ -1,5 +1,6 @@
 /* hf_read.c - the driver of Hugging Face checkpoints: a folder with model.safetensors, or with
- * model.safetensors.index.json and its shards, or a single .safetensors file. They have no checksums;
+ * model.safetensors.index.json and its shards, an adapter of PEFT (adapter_model.safetensors), or a single
+ * .safetensors file. They have no checksums;
  * everything else is checked before a byte of data is used. */
 #include <dirent.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include "base/io.h"
 #include "base/jx.h"
 #include "format/fmt.h"
+#include "format/peft.h"
 #include "format/quant_view.h"
 #include "format/hf/safetensors.h"
 #include "format/hf/small_files.h"
@@ -201,7 +203,7 @@ static int find_extras(struct ckpt *c, struct err *e)
     for (size_t i = 0; c->extra && i < n; i++) {
         const char *name = i < TOKENIZER_FILES ? tokenizer_file_names[i]
                                                : small_file_names[i - TOKENIZER_FILES];
-        if (!exists_in(c, name))
+        if (!strcmp(name, PEFT_CONFIG) || !exists_in(c, name)) /* ckpt.c adds that of an adapter */
             continue;
         if (!(c->extra[c->n_extra++].name = strdup(name)))
             return err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
@@ -293,6 +295,9 @@ int hf_open(struct ckpt *c, int is_folder, struct err *e)
         TRY(fill(c, &l, e));
     } else if (exists_in(c, INDEX)) {
         TRY(open_index(c, &l, e));
+    } else if (exists_in(c, PEFT_TENSORS)) {
+        TRY(add_shard(c, &l, PEFT_TENSORS, e));
+        TRY(fill(c, &l, e));
     } else {
         return nothing_here(c, e);
     }

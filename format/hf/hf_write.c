@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/fmt.h"
+#include "format/peft.h"
 #include "format/quant_view.h"
 #include "format/hf/small_files.h"
 #include "format/hf/fused_experts.h"
@@ -38,6 +39,7 @@ struct hf_write {
     struct place *place;
     struct stored *stored;
     struct shard *shard;
+    int is_adapter;                 /* one file, that of PEFT byte for byte */
     const struct ckpt_watch *watch; /* or NULL */
 };
 
@@ -148,15 +150,23 @@ static int compare_stored(const void *pa, const void *pb)
     return is_kept(a) != is_kept(b) ? is_kept(a) - is_kept(b) : strcmp(a, b);
 }
 
-/* Fused experts stand where their names belong. */
-static int sort_stored(struct hf_write *w, struct err *e)
+/* As the safetensors library has them: large elements first, then by name. */
+static int compare_sizes(const void *pa, const void *pb)
+{
+    const struct stored *a = pa, *b = pb;
+    int bits_a = stored_dtype_bits(a->t.dtype), bits_b = stored_dtype_bits(b->t.dtype);
+    return bits_a != bits_b ? (bits_a < bits_b) - (bits_a > bits_b) : strcmp(a->name, b->name);
+}
+
+/* Puts the stored tensors in order: fused experts stand where their names belong. */
+static int sort_stored(struct hf_write *w, int (*compare)(const void *, const void *), struct err *e)
 {
     int *now = calloc((size_t)w->n_stored + 1, sizeof *now);
     if (!now)
         return err_set(e, ERR_MEMORY, "no memory to write %d tensors", w->n);
     for (int i = 0; i < w->n_stored; i++)
         w->stored[i].origin = i;
-    qsort(w->stored, (size_t)w->n_stored, sizeof *w->stored, compare_stored);
+    qsort(w->stored, (size_t)w->n_stored, sizeof *w->stored, compare);
     for (int i = 0; i < w->n_stored; i++)
         now[w->stored[i].origin] = i;
     for (int i = 0; i < w->n; i++)
@@ -195,7 +205,9 @@ static int list_stored(struct hf_write *w, const struct expert_form *form, int64
         if (w->place[i].bytes)
             rc = check_fused(s, s->bytes / w->place[i].bytes, e);
     }
-    return form && rc >= 0 ? sort_stored(w, e) : rc;
+    if (rc >= 0 && w->is_adapter)
+        return sort_stored(w, compare_sizes, e);
+    return form && rc >= 0 ? sort_stored(w, compare_stored, e) : rc;
 }
 
 /* Cuts the list into shards: a new one when the next tensor does not fit. */
@@ -205,7 +217,7 @@ static void cut(struct hf_write *w, int64_t shard_bytes)
     for (int i = 0; i < w->n_stored; i++) {
         struct stored *s = &w->stored[i];
         int first_kept = is_kept(s->name) && !w->has_kept;
-        if (i == 0 || first_kept || (at + s->bytes > shard_bytes && !w->has_kept)) {
+        if (i == 0 || first_kept || (at + s->bytes > shard_bytes && !w->has_kept && !w->is_adapter)) {
             w->shard[w->n_shards] = (struct shard){ .fd = -1, .first = i };
             w->n_shards++;
             w->has_kept |= first_kept;
@@ -221,7 +233,8 @@ static void cut(struct hf_write *w, int64_t shard_bytes)
         if (s == n_named)
             snprintf(w->shard[s].name, sizeof w->shard[s].name, QUANT_KEPT_TENSORS);
         else if (n_named == 1)
-            snprintf(w->shard[s].name, sizeof w->shard[s].name, "model.safetensors");
+            snprintf(w->shard[s].name, sizeof w->shard[s].name, "%s",
+                     w->is_adapter ? PEFT_TENSORS : "model.safetensors");
         else
             snprintf(w->shard[s].name, sizeof w->shard[s].name, "model-%05d-of-%05d.safetensors", s + 1,
                      n_named);
@@ -250,7 +263,7 @@ static int start_shard(struct hf_write *w, struct shard *s, struct err *e)
                                       .end = q->offset + q->bytes };
         memcpy(entry[i].shape, q->t.shape, sizeof q->t.shape);
     }
-    TRY(st_make(entry, s->n, &head, &n, e));
+    TRY(st_make(entry, s->n, w->is_adapter ? 8 : ST_ALIGN, &head, &n, e));
     for (int i = 0; i < s->n; i++)
         w->stored[s->first + i].offset += (int64_t)n;
     TRY(s->fd = io_create(s->path, e));
@@ -304,6 +317,7 @@ int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ck
     w->n = n;
     w->t = t;
     w->watch = how->watch;
+    w->is_adapter = how->is_adapter;
     w->dir = strdup(dir);
     w->place = calloc((size_t)n + 1, sizeof *w->place);
     w->stored = calloc((size_t)n + 1, sizeof *w->stored);

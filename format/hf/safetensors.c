@@ -239,7 +239,7 @@ static json_t *entry_json(const struct st_entry *t)
                      "data_offsets", (json_int_t)t->begin, (json_int_t)t->end);
 }
 
-int st_make(const struct st_entry *entry, int n, char **head, size_t *bytes, struct err *e)
+int st_make(const struct st_entry *entry, int n, size_t align, char **head, size_t *bytes, struct err *e)
 {
     /* transformers requires it */
     json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
@@ -248,8 +248,7 @@ int st_make(const struct st_entry *entry, int n, char **head, size_t *bytes, str
             json_decref(root);
             return err_set(e, ERR_MEMORY, "no memory for a header of %d tensors", n);
         }
-    size_t len = json_dumpb(root, NULL, 0, JSON_COMPACT),
-           room = (8 + len + ST_ALIGN - 1) / ST_ALIGN * ST_ALIGN;
+    size_t len = json_dumpb(root, NULL, 0, JSON_COMPACT), room = (8 + len + align - 1) / align * align;
     char *p = len ? malloc(room) : NULL;
     int rc = 0;
     if (!p)

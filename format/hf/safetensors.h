@@ -33,7 +33,8 @@ void st_free(struct st_table *t);
 
 #define ST_ALIGN 4096
 /* Makes the length and header for n entries whose begin and end are set (in order, no holes), padded so that
- * the data start at a multiple of ST_ALIGN. *head: *bytes bytes, which the caller frees. */
-int st_make(const struct st_entry *entry, int n, char **head, size_t *bytes, struct err *e);
+ * the data start at a multiple of align: ST_ALIGN, or 8 as the safetensors library has it. *head: *bytes
+ * bytes, which the caller frees. */
+int st_make(const struct st_entry *entry, int n, size_t align, char **head, size_t *bytes, struct err *e);
 
 #endif

@@ -5,11 +5,12 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/fmt.h"
+#include "format/peft.h"
 #include "format/quant.h"
 #include "format/quant_view.h"
 
-const char *const small_file_names[SMALL_FILES] = { FMT_CUTS, QUANT_GPTQ_FILE, QUANT_MODELOPT_FILE,
-                                                    QUANT_KEPT_FILE };
+const char *const small_file_names[SMALL_FILES] = { FMT_CUTS,        QUANT_GPTQ_FILE, QUANT_MODELOPT_FILE,
+                                                    QUANT_KEPT_FILE, PEFT_CONFIG,     PEFT_MERGED };
 
 static int write_one(const char *dir, const char *name, const void *data, size_t n, struct err *e)
 {

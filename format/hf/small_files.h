@@ -5,9 +5,9 @@
 
 #include "format/ckpt_write.h"
 
-/* Small files that travel with weights beside config.json and those of the tokenizer: the cut table, and what
- * describes a quantisation. */
-#define SMALL_FILES 4
+/* Small files that travel with weights beside config.json and those of the tokenizer: the cut table, what
+ * describes a quantisation, an adapter, adapters that were merged. */
+#define SMALL_FILES 6
 extern const char *const small_file_names[SMALL_FILES];
 
 /* Writes config.json and the extra files of meta into the folder dir. The other members are not used. */

@@ -130,7 +130,7 @@ static int start_file(struct ckpt_shard *s, struct out_file *f, struct out_piece
         k = i && !fmt_compare_tensors(&order[i]->p->t, &order[i - 1]->p->t) ? k + 1 : 0;
         TRY(fill_entry(&entry[i], order[i], k, &at, e));
     }
-    TRY(st_make(entry, f->n, &head, &head_bytes, e));
+    TRY(st_make(entry, f->n, ST_ALIGN, &head, &head_bytes, e));
     f->data = (int64_t)head_bytes;
     f->bytes = f->data + at;
     n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;

@@ -8,6 +8,7 @@
 #include "base/io.h"
 #include "base/jx.h"
 #include "format/fmt.h"
+#include "format/peft.h"
 #include "format/quant_view.h"
 #include "format/hf/small_files.h"
 #include "store/sidecar.h"
@@ -107,7 +108,8 @@ static int list_folder(struct url_cache *c, struct err *e)
 {
     static const char *const indexes[] = { "model.safetensors.index.json", "pytorch_model.bin.index.json" };
     static const char *const single[] = { "model.safetensors", "pytorch_model.bin" };
-    int is_foreign = 0, rc = url_cache_small(c, FMT_MANIFEST, e);
+    static const char *const adapters[] = { PEFT_TENSORS, PEFT_BIN };
+    int is_foreign = 0, is_adapter = 0, rc = url_cache_small(c, FMT_MANIFEST, e);
     if (rc)
         return rc < 0 ? rc : list_manifest(c, e);
 
@@ -118,6 +120,10 @@ static int list_folder(struct url_cache *c, struct err *e)
         if (rc)
             TRY(list_index(c, indexes[i], e));
     }
+    for (size_t i = 0; i < COUNT(adapters) && !url_cache_n_large(c); i++)
+        TRY(is_adapter = url_cache_large(c, adapters[i], e));
+    if (is_adapter)
+        TRY(url_cache_small(c, PEFT_CONFIG, e));
     if (!url_cache_n_large(c))
         TRY(is_foreign = remote_foreign(c, e));
     if (!url_cache_n_large(c))
@@ -129,6 +135,8 @@ static int list_folder(struct url_cache *c, struct err *e)
     for (int i = 0; i < TOKENIZER_FILES; i++)
         TRY(url_cache_small(c, tokenizer_file_names[i], e));
     for (int i = 0; i < SMALL_FILES; i++) {
+        if (!strcmp(small_file_names[i], PEFT_CONFIG)) /* a model needs none */
+            continue;
         TRY(url_cache_small(c, small_file_names[i], e));
         if (rc > 0 && !strcmp(small_file_names[i], QUANT_KEPT_FILE))
             TRY(url_cache_large(c, QUANT_KEPT_TENSORS, e));
@@ -149,6 +157,8 @@ static int list_files(struct url_cache *c, const char *file, const void *unused,
     int rc = large_of(c, file, e);
     if (rc >= 0)
         rc = url_cache_small(c, FMT_CONFIG, e);
+    if (rc >= 0 && !strncmp(file, "adapter_model", strlen("adapter_model")))
+        rc = url_cache_small(c, PEFT_CONFIG, e);
     return rc < 0 ? rc : 0;
 }
 

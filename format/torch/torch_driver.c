@@ -1,10 +1,11 @@
-/* torch_driver.c - opens checkpoints of plain torch.save files: a single .pt or .bin file, or a Hugging
- * Face folder of pytorch_model.bin with or without an index. Weights are read by name; of a trainer's file
- * ({"model": …, "optimizer": …}) the model is read. */
+/* torch_driver.c - opens checkpoints of plain torch.save files: a single .pt or .bin file, or a Hugging Face
+ * folder of pytorch_model.bin with or without an index, or an adapter of PEFT (adapter_model.bin). Weights
+ * are read by name; of a trainer's file ({"model": …, "optimizer": …}) the model is read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
+#include "format/peft.h"
 #include "format/torch/torch_build.h"
 
 #define ONE_FILE "pytorch_model.bin"
@@ -28,7 +29,8 @@ int torch_probe(const struct ckpt *c, int is_folder)
     if (!is_folder)
         return has_torch_name(c->path) || torch_looks_like(c->path);
     return !build_exists(c, "model.safetensors") && !build_exists(c, "model.safetensors.index.json") &&
-           (build_exists(c, ONE_FILE) || build_exists(c, INDEX));
+           (build_exists(c, ONE_FILE) || build_exists(c, INDEX) ||
+            (build_exists(c, PEFT_BIN) && !build_exists(c, PEFT_TENSORS)));
 }
 
 /* ---- the tensors of one file ---- */
@@ -171,10 +173,11 @@ int torch_open_ckpt(struct ckpt *c, int is_folder, struct err *e)
     const char *slash = strrchr(c->path, '/');
     int rc = 0;
     TRY(build_config(c, e));
-    if (is_folder && !build_exists(c, ONE_FILE)) {
+    if (is_folder && !build_exists(c, ONE_FILE) && build_exists(c, INDEX)) {
         TRY(open_index(&b, e));
     } else {
-        TRY(add_file(&b, is_folder ? ONE_FILE : slash ? slash + 1 : c->path, e));
+        const char *file = build_exists(c, ONE_FILE) ? ONE_FILE : PEFT_BIN;
+        TRY(add_file(&b, is_folder ? file : slash ? slash + 1 : c->path, e));
         TRY(build_finish(&b, e));
         TRY(check_small(c, e));
     }
