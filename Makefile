@@ -204,6 +204,7 @@ bench: benches
 	@tests/bench/run --bin $B
 bench-reshard: benches
 	@tests/bench/run --bin $B reshard
+	@tests/bench/model_bench.py --bin $B/bin $(BENCH)
 	@tests/bench/quant_bench.py --bin $B/bin $(BENCH)
 # with PEERS=DIR (programs that call them) and PEER_PYTHON: beside PyTorch, llama.cpp, transformers
 bench-train: programs
@@ -241,7 +242,7 @@ help:
 	@echo "make bench-train    training speed, MFU, memory a rank; PEERS=DIR PEER_PYTHON=PYTHON: beside PyTorch; BENCH='110m bf16': some rows"
 	@echo "make bench-serve    serving speed; BENCH='--sizes 110m,1b': other models"
 	@echo "make bench-foreign  reshard of ZeRO-3 and DCP folders against the frameworks' converters; PEER_PYTHON=PYTHON; needs 8 GB in /tmp"
-	@echo "make bench-reshard  reshard against cp -r of the same bytes; needs 13 GB in /tmp"
+	@echo "make bench-reshard  reshard against cp -r of the same bytes; PEER_PYTHON=PYTHON LLAMA_CPP=DIR: other converters; needs 13 GB in /tmp"
 	@echo "make sanitize       unit tests under ASan and UBSan"
 	@echo "make fuzz           searches for inputs that break a reader, a minute a target (clang); FUZZ_SECONDS=N ONLY='pickle zip'"
 	@echo "make check          shape of the source: check-layers, style-check (clang-format), check-names"

@@ -45,14 +45,14 @@ enum quantise_form quantise_form_of(enum quant_kind kind, const struct ckpt_tens
 
 /* ---- config.json ---- */
 
-/* Modules that stay: X of each X.weight, the module around other matrices, and the head, which may be tied.
- * */
+/* Modules that stay: X of each X.weight, the module around other matrices, and the head, which may be tied. A
+ * module whose biases alone stay (experts of gpt-oss) is none. */
 static json_t *stay_list(const char *const *stay, int n)
 {
     json_t *list = json_array();
     json_array_append_new(list, json_string("lm_head"));
     for (int i = 0; i < n; i++) {
-        const char *dot = strrchr(stay[i], '.');
+        const char *dot = ends_with(stay[i], "_bias") ? NULL : strrchr(stay[i], '.');
         json_t *name = dot ? json_stringn(stay[i], (size_t)(dot - stay[i])) : NULL;
         size_t last = json_array_size(list);
         int again = name && json_equal(name, json_array_get(list, last - 1)); /* names are sorted */

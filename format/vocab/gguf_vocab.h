@@ -3,23 +3,7 @@
 #define SHARDLINE_FORMAT_VOCAB_GGUF_VOCAB_H
 
 #include "format/gguf/gguf_file.h"
-
-/* ---- pre-tokenizers (gguf_pre.c) ---- */
-
-enum gguf_pre_flag {
-    GGUF_PRE_NFC = 1,   /* the text is normalised first */
-    GGUF_PRE_WHOLE = 2, /* a word that is a token is not merged ("ignore_merges") */
-    GGUF_PRE_BOS = 4,   /* a text begins with bos where the file does not say so */
-    GGUF_PRE_TEXT = 8   /* merges of text with U+2581 for blanks, not of bytes as characters */
-};
-#define GGUF_PRE_SPLITS 5
-struct gguf_pre {
-    const char *names;                  /* of tokenizer.ggml.pre, with blanks between them */
-    const char *split[GGUF_PRE_SPLITS]; /* patterns, one after the other; each match is a word */
-    unsigned flags;
-};
-/* The row of a name of n bytes; NULL: it is not known here. */
-const struct gguf_pre *gguf_pre_find(const char *name, int64_t n);
+#include "format/vocab/gguf_pre.h"
 
 /* ---- tokens (gguf_vocab.c) ---- */
 

@@ -1,45 +1,30 @@
 #!/usr/bin/env python3
-"""quant_bench.py [--bin DIR] [--dir DIR] [--gb 0.8] [--rounds 5] - reshard --dequantize bf16 of folders in several
-forms, in turn with `cp -r` of the bf16 folder that comes out, and with compressed-tensors' own converter where
-PEER_PYTHON has it; wall time and peak memory of each process.
+"""quant_bench.py [--bin DIR] [--dir DIR] [--gb 0.8] [--rounds 5] [--only TEXT] - reshard --dequantize bf16 of models
+in several forms, in turn with `cp -r` of the bf16 folder that comes out, and, where PEER_PYTHON has them, with
+transformers (load and save) and compressed-tensors' convert_checkpoint.
 
-The source is in the page cache for all. reshard ends with its files on the disk, read again and compared; cp is
-timed with a sync behind it (cp, sync) and without. One line {"rows":[...]} at the end: ratio > 1, ours is better.
-"""
+GB/s are of the bf16 folder. One line {"rows":[...]} at the end: ratio > 1, ours is better."""
 
-import argparse, json, os, shutil, statistics, struct, subprocess, sys, time
+import argparse
+import os
+import shutil
+import struct
 
-WIDTH = 4096
+import turns
 
-
-def write(folder, tensors, config):
-    """tensors: (name, dtype, shape, bytes)"""
-    os.makedirs(folder)
-    header, at = {}, 0
-    for name, dtype, shape, data in tensors:
-        header[name] = {
-            "dtype": dtype,
-            "shape": shape,
-            "data_offsets": [at, at + len(data)],
-        }
-        at += len(data)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(folder + "/model.safetensors", "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        for *_, data in tensors:
-            f.write(data)
-    with open(folder + "/config.json", "w") as f:
-        json.dump(
-            {
-                "model_type": "none",
-                "torch_dtype": "bfloat16",
-                "quantization_config": config,
-            },
-            f,
-        )
+HIDDEN, INTER, KV, VOCAB = 2048, 5632, 1024, 8192
+LINEARS = {
+    "self_attn.q_proj": (HIDDEN, HIDDEN),
+    "self_attn.k_proj": (KV, HIDDEN),
+    "self_attn.v_proj": (KV, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, HIDDEN),
+    "mlp.gate_proj": (INTER, HIDDEN),
+    "mlp.up_proj": (INTER, HIDDEN),
+    "mlp.down_proj": (HIDDEN, INTER),
+}
 
 
+# ---- forms ----
 def f32(n):
     return struct.pack(f"<{n}f", *[2.0**-10 * (1 + i / n) for i in range(n)])
 
@@ -48,87 +33,149 @@ def half(n, first):
     return struct.pack(f"<{n}H", *[first + i % 512 for i in range(n)])
 
 
+def exponents(n):
+    return bytes(110 + i % 9 for i in range(n))
+
+
 def no_nan(n):
     """Random E4M3 codes."""
-    return os.urandom(n).translate(
-        bytes(c if c & 127 != 127 else c - 1 for c in range(256))
-    )
+    return os.urandom(n).translate(bytes(c if c & 127 != 127 else c - 1 for c in range(256)))
+
+
+def fp8(x, n, k):
+    blocks = [n // 128, k // 128]
+    yield x + ".weight", "F8_E4M3", [n, k], no_nan(n * k)
+    yield x + ".weight_scale_inv", "F32", blocks, f32(blocks[0] * blocks[1])
+
+
+def mxfp4(x, n, k):
+    yield x + ".weight_packed", "U8", [n, k // 2], os.urandom(n * k // 2)
+    yield x + ".weight_scale", "U8", [n, k // 32], exponents(n * k // 32)
+
+
+def int4(x, n, k):
+    yield x + ".weight_packed", "I32", [n, k // 8], os.urandom(n * k // 2)
+    yield x + ".weight_scale", "BF16", [n, k // 128], half(n * k // 128, 0x3A00)
+    yield x + ".weight_shape", "I64", [2], struct.pack("<2q", n, k)
+
+
+def gptq(x, n, k):
+    groups = k // 128
+    yield x + ".qweight", "I32", [k // 8, n], os.urandom(n * k // 2)
+    yield x + ".scales", "F16", [groups, n], half(groups * n, 0x1800)
+    yield x + ".qzeros", "I32", [groups, n // 8], os.urandom(groups * n // 2)
+    yield x + ".g_idx", "I32", [k], struct.pack(f"<{k}i", *[i // 128 for i in range(k)])
+
+
+def awq(x, n, k):
+    groups = k // 128
+    yield x + ".qweight", "I32", [k, n // 8], os.urandom(n * k // 2)
+    yield x + ".scales", "F16", [groups, n], half(groups * n, 0x1800)
+    yield x + ".qzeros", "I32", [groups, n // 8], os.urandom(groups * n // 2)
+
+
+def compressed(form, **weights):
+    groups = {"group_0": {"targets": ["Linear"], "weights": {"symmetric": True, **weights}}}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "quantization_status": "compressed",
+        "config_groups": groups,
+        "ignore": ["lm_head"],
+    }
 
 
 def forms():
-    n = WIDTH
-    codes, words, groups = no_nan(n * n), os.urandom(n * n // 2), n // 128
-    yield "FP8 128x128", lambda x: [
-        (x + "weight", "F8_E4M3", [n, n], codes),
-        (x + "weight_scale_inv", "F32", [groups, groups], f32(groups * groups)),
-    ], {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    yield "MXFP4 (compressed-tensors)", lambda x: [
-        (x + "weight_packed", "U8", [n, n // 2], words),
-        (
-            x + "weight_scale",
-            "U8",
-            [n, n // 32],
-            bytes([110 + i % 9 for i in range(n * n // 32)]),
-        ),
-    ], {
-        "quant_method": "compressed-tensors",
-        "format": "mxfp4-pack-quantized",
-        "config_groups": {
-            "g": {
-                "targets": ["Linear"],
-                "weights": {
-                    "num_bits": 4,
-                    "type": "float",
-                    "strategy": "group",
-                    "group_size": 32,
-                },
-            }
-        },
-    }
-    yield "GPTQ 4 bits", lambda x: [
-        (x + "qweight", "I32", [n // 8, n], words),
-        (x + "scales", "F16", [groups, n], half(groups * n, 0x1800)),
-        (x + "qzeros", "I32", [groups, n // 8], words[: groups * n // 2]),
-        (x + "g_idx", "I32", [n], struct.pack(f"<{n}i", *[i // 128 for i in range(n)])),
-    ], {
+    """title, tensors of a matrix, quantization_config, peers"""
+    yield "FP8 128x128", fp8, {
+        "quant_method": "fp8",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    }, {"compressed-tensors": "fp8-blocks", "transformers": "fp8"}
+    yield "MXFP4 of compressed-tensors", mxfp4, compressed(
+        "mxfp4-pack-quantized",
+        num_bits=4,
+        type="float",
+        strategy="group",
+        group_size=32,
+        scale_dtype="torch.uint8",
+    ), {"compressed-tensors": "compressed"}
+    yield "int4 of compressed-tensors", int4, compressed(
+        "pack-quantized", num_bits=4, type="int", strategy="group", group_size=128
+    ), {"compressed-tensors": "compressed"}
+    group = {"bits": 4, "group_size": 128}
+    yield "GPTQ 4 bits", gptq, {
         "quant_method": "gptq",
-        "bits": 4,
-        "group_size": 128,
         "desc_act": False,
         "sym": False,
-    }
-    yield "AWQ 4 bits", lambda x: [
-        (x + "qweight", "I32", [n, n // 8], words),
-        (x + "scales", "F16", [groups, n], half(groups * n, 0x1800)),
-        (x + "qzeros", "I32", [groups, n // 8], words[: groups * n // 2]),
-    ], {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
-    experts = n * n // 2880 // 2880 * 2 or 1
-    b, k = os.urandom(experts * 2880 * 1440), bytes(
-        [110 + i % 9 for i in range(experts * 2880 * 90)]
-    )
-    yield "MXFP4 of gpt-oss", lambda x: [
-        (x + "experts.down_proj_blocks", "U8", [experts, 2880, 90, 16], b),
-        (x + "experts.down_proj_scales", "U8", [experts, 2880, 90], k),
-    ], {"quant_method": "mxfp4"}
+        **group,
+    }, {}
+    yield "AWQ 4 bits", awq, {"quant_method": "awq", "version": "gemm", **group}, {}
+    yield "MXFP4 of gpt-oss", None, {"quant_method": "mxfp4"}, {"transformers": "mxfp4"}
 
 
-PEER = """
-import sys
-from compressed_tensors.entrypoints.convert import convert_checkpoint, FP8BlockDequantizer
-convert_checkpoint(sys.argv[1], sys.argv[2], FP8BlockDequantizer(targets=["re:.*proj$"]), max_workers=2)
-"""
+def ends(hidden):
+    data = turns.bf16(VOCAB * hidden)
+    yield "model.embed_tokens.weight", "BF16", [VOCAB, hidden], data
+    yield "lm_head.weight", "BF16", [VOCAB, hidden], data
+    yield "model.norm.weight", "BF16", [hidden], data[: 2 * hidden]
 
 
-def run(command):
-    """wall seconds, peak MiB"""
-    os.sync()
-    t = time.monotonic()
-    p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    text = p.stderr.read()
-    _, status, use = os.wait4(p.pid, 0)
-    if status:
-        sys.exit(f"{' '.join(command)}: {text.decode()[-400:]}")
-    return time.monotonic() - t, use.ru_maxrss / 1024
+def layer_norms(at, hidden):
+    for name in ("input", "post_attention"):
+        yield f"{at}{name}_layernorm.weight", "BF16", [hidden], turns.bf16(hidden)
+
+
+def renamed(layer, i):
+    return [(n.replace("layers.0.", f"layers.{i}."), d, s, b) for n, d, s, b in layer]
+
+
+def make_llama(folder, matrix, quant, gb):
+    layer, values = [], sum(n * k for n, k in LINEARS.values())
+    for x, (n, k) in LINEARS.items():
+        layer += matrix("model.layers.0." + x, n, k)
+    layer += layer_norms("model.layers.0.", HIDDEN)
+    layers = max(1, round((gb * 5e8 - 2 * VOCAB * HIDDEN) / values))
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    config.update(hidden_size=HIDDEN, intermediate_size=INTER, vocab_size=VOCAB)
+    config.update(num_hidden_layers=layers, num_attention_heads=16)
+    config.update(num_key_value_heads=8, max_position_embeddings=2048)
+    config.update(torch_dtype="bfloat16", tie_word_embeddings=False)
+    config.update(rms_norm_eps=1e-5, quantization_config=quant)
+    tensors = [t for i in range(layers) for t in renamed(layer, i)]
+    turns.write(folder, tensors + list(ends(HIDDEN)), config)
+
+
+def make_gpt_oss(folder, quant, gb):
+    h, experts, heads, kv, d = 2880, 4, 8, 2, 64
+    at, bf16 = "model.layers.0.", turns.bf16
+    layer = list(layer_norms(at, h))
+    for x, n, k in (
+        ("self_attn.q_proj", heads * d, h),
+        ("self_attn.k_proj", kv * d, h),
+        ("self_attn.v_proj", kv * d, h),
+        ("self_attn.o_proj", h, heads * d),
+        ("mlp.router", experts, h),
+    ):
+        layer.append((f"{at}{x}.weight", "BF16", [n, k], bf16(n * k)))
+        layer.append((f"{at}{x}.bias", "BF16", [n], bf16(n)))
+    layer.append((at + "self_attn.sinks", "BF16", [heads], bf16(heads)))
+    for x, n in (("gate_up_proj", 2 * h), ("down_proj", h)):
+        name, count = f"{at}mlp.experts.{x}", experts * n
+        shape = [experts, n, h // 32]
+        layer.append((name + "_blocks", "U8", [*shape, 16], os.urandom(count * h // 2)))
+        layer.append((name + "_scales", "U8", shape, exponents(count * h // 32)))
+        layer.append((name + "_bias", "BF16", shape[:2], bf16(count)))
+    layers = max(1, round(gb * 5e8 / (experts * 3 * h * h)))
+    config = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss"}
+    config.update(hidden_size=h, intermediate_size=h, vocab_size=VOCAB)
+    config.update(num_hidden_layers=layers, num_attention_heads=heads)
+    config.update(num_key_value_heads=kv, head_dim=d, num_local_experts=experts)
+    config.update(num_experts_per_tok=2, sliding_window=128, torch_dtype="bfloat16")
+    config.update(layer_types=["full_attention"] * layers, attention_bias=True)
+    config.update(tie_word_embeddings=False, quantization_config=quant)
+    tensors = [t for i in range(layers) for t in renamed(layer, i)]
+    turns.write(folder, tensors + list(ends(h)), config)
 
 
 def main():
@@ -137,77 +184,33 @@ def main():
     p.add_argument("--dir", default="/tmp/shardline-bench-quant")
     p.add_argument("--gb", type=float, default=0.8)
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--only", default="")
     a = p.parse_args()
     python, rows = os.environ.get("PEER_PYTHON"), []
-    print(
-        f"{'':28} {'GB/s':>7} {'cp':>7} {'cp, sync':>8} {'x cp, sync':>10} {'peak MiB':>8}"
-    )
-    for title, tensors, config in forms():
+    src, out, copy = a.dir + "/src", a.dir + "/out", a.dir + "/copy"
+    for title, matrix, quant, peers in forms():
+        if a.only not in title:
+            continue
         shutil.rmtree(a.dir, ignore_errors=True)
-        src, out, copy = a.dir + "/src", a.dir + "/out", a.dir + "/copy"
-        layers = max(1, round(a.gb * 1e9 / 2 / WIDTH / WIDTH))
-        write(
-            src,
-            [
-                t
-                for i in range(layers)
-                for t in tensors(
-                    f"model.layers.{i}.mlp.up_proj."
-                    if "oss" not in title
-                    else f"model.layers.{i}.mlp."
-                )
-            ],
-            config,
-        )
+        if matrix:
+            turns.apart(make_llama, src, matrix, quant, a.gb)
+        else:
+            turns.apart(make_gpt_oss, src, quant, a.gb)
         ours = [f"{a.bin}/reshard", "--format", "hf", "--dequantize", "bf16", src]
-        run(ours + [out])
-        ways = {
-            "ours": ours + [copy],
-            "cp": ["cp", "-r", out, copy],
-            "sync": ["sh", "-c", f"cp -r {out} {copy} && sync -f {copy}"],
-        }
-        if python and title.startswith("FP8"):
-            ways["peer"] = [python, "-c", PEER, src, copy]
-        times, peak = {w: [] for w in ways}, {w: 0 for w in ways}
-        for _ in range(a.rounds):
-            for way, command in ways.items():
-                shutil.rmtree(copy, ignore_errors=True)
-                seconds, mib = run(command)
-                times[way].append(seconds)
-                peak[way] = max(peak[way], mib)
-        size = sum(os.path.getsize(os.path.join(out, f)) for f in os.listdir(out)) / 1e9
-        speed = {w: size / statistics.median(t) for w, t in times.items()}
-        print(
-            f"{title:28} {speed['ours']:7.2f} {speed['cp']:7.2f} {speed['sync']:8.2f} {speed['ours'] / speed['sync']:10.2f} {peak['ours']:8.0f}",
-            flush=True,
-        )
-        rows.append(
-            dict(
-                name=f"--dequantize bf16, {title}",
-                ours=round(speed["ours"], 3),
-                peer=round(speed["sync"], 3),
-                peer_name="cp -r, sync",
-                unit="GB/s",
-                ratio=round(speed["ours"] / speed["sync"], 3),
-            )
-        )
-        if "peer" in ways:
-            print(
-                f"{'  compressed-tensors':28} {speed['peer']:7.2f} {'':27} {peak['peer']:8.0f}",
-                flush=True,
-            )
-            rows.append(
-                dict(
-                    name=f"--dequantize bf16, {title}",
-                    ours=round(speed["ours"], 3),
-                    peer=round(speed["peer"], 3),
-                    peer_name="compressed-tensors convert_checkpoint",
-                    unit="GB/s",
-                    ratio=round(speed["ours"] / speed["peer"], 3),
-                )
-            )
+        turns.run(ours + [out])
+        ways = {**turns.copies(out, copy), "reshard": ours + [copy]}
+        for name, what in peers.items() if python else ():
+            ways[name] = turns.converter(what, src, copy)
+        gb = turns.size(out) / 1e9
+        turns.header(f"{title}, {gb:.2f} GB bf16")
+        speed, peak = turns.take(ways, copy, a.rounds, gb)
+        name = f"--dequantize bf16, {title}"
+        for way in ways:
+            if way != "reshard":
+                rows.append(turns.row(name, speed["reshard"], speed[way], way))
+        rows.append(turns.row(name + ", peak memory", peak["reshard"], 256, "limit", "MiB", "lower"))
     shutil.rmtree(a.dir, ignore_errors=True)
-    print(json.dumps({"rows": rows}))
+    turns.end(rows)
 
 
 main()

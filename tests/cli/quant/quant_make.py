@@ -9,6 +9,7 @@ import sys
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig
+from transformers.quantizers.quantizers_utils import should_convert_module
 
 reshard, top = sys.argv[1], sys.argv[2]
 bf16 = torch.bfloat16
@@ -154,6 +155,11 @@ def check_gpt_oss(source, made):
         for name in sorted(set(want) | set(got))
         if name not in got or name not in want or not same(got[name], want[name])
     ]
+    listed = json.load(open(made + "/config.json"))["quantization_config"]
+    if not should_convert_module(
+        "model.layers.0.mlp.experts", listed["modules_to_not_convert"]
+    ):
+        return "config.json says that experts are not quantised"
     return f"{wrong[:4]} differ" if wrong else None
 
 

@@ -10,6 +10,7 @@
 #include "format/gguf_write.h"
 #include "format/hf_write.h"
 #include "format/gguf/gguf_block_encode.h"
+#include "format/vocab/gguf_pre.h"
 #include "tests/test.h"
 
 /* ---- a source: Hugging Face tensors whose value i is unique ---- */
@@ -505,6 +506,31 @@ TEST(byte_level_vocabularies_have_their_pre_tokenizer_s_name)
     CHECK_HAS(vocabulary(&k, "{\"model\":{\"type\":\"WordPiece\"}}", NULL), "not BPE");
     CHECK_HAS(vocabulary(&k, NULL, NULL), "no tokenizer.json");
     gguf_keys_free(&k);
+}
+
+TEST(a_pre_tokenizer_is_found_by_its_patterns)
+{
+    static const char *const names[][2] = {
+        { "gpt-2", "gpt-2" },           { "llama3", "llama-bpe" },  { "chatglm-bpe", "dbrx" },
+        { "glm5", "llama-bpe" },        { "qwen2", "qwen2" },       { "stablelm2", "qwen2" },
+        { "qwen35", "qwen35" },         { "starcoder", "smollm" },  { "llama4", "gpt-4o" },
+        { "joyai-llm", "deepseek-v3" }, { "spark2_5", "spark2_5" }, { "deepseek-llm", "deepseek-llm" },
+        { "poro-chat", "bloom" },       { "viking", "viking" },     { "seed-coder", "seed-coder" }
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct gguf_pre *row = gguf_pre_find(names[i][0], (int64_t)strlen(names[i][0]));
+        CHECK(row != NULL);
+        int n = 0;
+        while (row && n < GGUF_PRE_SPLITS && row->split[n])
+            n++;
+        const struct gguf_pre *found = row ? gguf_pre_of(row->split, n, row->flags & GGUF_PRE_WHOLE) : NULL;
+        CHECK_STR(found ? found->name : "", names[i][1]);
+    }
+    static const char *const both[] = { "[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[一-龥ࠀ-一가-퟿]+",
+                                        GGUF_PRE_DIGIT };
+    CHECK_STR(gguf_pre_of(both, 5, 1)->name,
+              "deepseek-coder"); /* a line's end as itself, and no whole words */
+    CHECK(!gguf_pre_of(both, 4, 0) && !gguf_pre_of(both, 0, 0) && !gguf_pre_find("gpt", 3));
 }
 
 TEST(sentencepiece_vocabularies_have_scores)
