@@ -129,6 +129,7 @@ const char *hook_machine_root(void)
 }
 
 const char *hook_device_library(void) { return env_get(ENV_SHARDLINE_DEVICE); }
+const char *hook_drafter(void) { return env_get(ENV_SHARDLINE_DRAFTER); }
 
 #ifdef SHARDLINE_ALTER
 int alter_is(const char *name)

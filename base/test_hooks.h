@@ -14,6 +14,7 @@
  *   SHARDLINE_MEMORY_ROOM=BYTES    hook_free_memory()
  *   SHARDLINE_MACHINE_ROOT=DIR     hook_machine_root()
  *   SHARDLINE_DEVICE=FILE          hook_device_library()
+ *   SHARDLINE_DRAFTER=NAME         hook_drafter()
  *   SHARDLINE_ALTER=NAME           alter_is() in the altered build (base/alter.h)
  *
  * Any thread may call these functions. The call counters belong to the process. */
@@ -74,5 +75,8 @@ const char *hook_machine_root(void);
 
 /* File of the shared library whose device --device cuda opens (kernels/dev_library.h); NULL: the real one. */
 const char *hook_device_library(void);
+
+/* What guesses tokens in place of what --speculate names, at every step; NULL: what it names. */
+const char *hook_drafter(void);
 
 #endif

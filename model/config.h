@@ -3,6 +3,7 @@
 #ifndef SHARDLINE_MODEL_CONFIG_H
 #define SHARDLINE_MODEL_CONFIG_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include "base/err.h"
 
@@ -97,6 +98,12 @@ int64_t model_window(const struct model_config *c);
  * Group 0: all layers; where some have a window and others have none, those without. Group 1: those with. */
 #define PAGE_GROUPS 2
 int model_page_group(const struct model_config *c, int64_t layer);
+/* Where a page has its values: those of position i of 64 are `each` bytes at first + i * each, in every one
+ * of `rows` rows that are pitch bytes apart: kv heads of layers, or components of latent attention's keys. */
+struct page_values {
+    size_t first, each, pitch;
+    int64_t rows;
+};
 /* Layers of the group below `layer`; with layer n_layers: all its layers, 0: there is no such group. */
 int64_t model_group_layers(const struct model_config *c, int group, int64_t layer);
 /* Positions that a token sees in every layer of the group, its own included; 0: all. */

@@ -235,3 +235,15 @@ size_t model_page_bytes(const struct model *m)
 {
     return model_page_bytes_of(&m->table.cfg, m->local.layout.tp, m->dt);
 }
+
+struct page_values model_page_values(const struct model *m, int group)
+{
+    const struct model_config *c = &m->table.cfg;
+    const size_t element = dtype_size(m->dt), layers = (size_t)model_page_layers(m, group, m->n_layers);
+    if (family_has(c, F_LATENT)) {
+        size_t pitch = ATTN_PAGE * element;
+        return (struct page_values){ 0, element, pitch, (int64_t)(layers * model_page_bytes(m) / pitch) };
+    }
+    size_t each = (size_t)c->head_dim * element, pitch = 2 * ATTN_PAGE * each;
+    return (struct page_values){ pitch / 2, each, pitch, (int64_t)(layers * model_page_bytes(m) / pitch) };
+}

@@ -132,6 +132,8 @@ struct mat model_transposed(const struct model *m, struct mat stored, char **to)
 /* Bytes of one layer in one 64-position page of keys and values on this rank. A page holds this rank's layers
  * of its group one behind the other. */
 size_t model_page_bytes(const struct model *m);
+/* Where a page of a group has the values on this rank. */
+struct page_values model_page_values(const struct model *m, int group);
 /* How many layers of a page group this rank has below `layer`; with layer n_layers: in all. */
 int64_t model_page_layers(const struct model *m, int group, int64_t layer);
 /* The same before there is a model. */

@@ -148,6 +148,8 @@ void metrics_write(struct json_out *o, const struct metrics *const *m, int n, co
     }
 
     for (int i = 0; i < COUNT_COUNT; i++) {
+        if (i >= COUNT_DRAFTS && i <= COUNT_ACCEPTED_15 && (!l->drafts || i >= COUNT_ACCEPTED_0 + l->drafts))
+            continue;
         if (strcmp(before, counters[i].name))
             metrics_write_head(o, counters[i].name, "counter", counters[i].help);
         before = counters[i].name;

@@ -19,6 +19,18 @@
     X(KV_PAGES, "shardline:kv_pages", "", "key-value pages in the pool") \
     X(KV_CACHED, "shardline:kv_pages_cached", "", \
       "pages that no answer holds, kept for prompts with the same beginning")
+#define METRIC_POSITION(X, i, help) \
+    X(ACCEPTED_##i, "vllm:spec_decode_num_accepted_tokens_per_pos_total", ",position=\"" #i "\"", help)
+/* clang-format off */
+/* DRAFT_MOST of them */
+#define METRIC_POSITIONS(X) \
+    METRIC_POSITION(X, 0, "the same by how many guesses came before it") \
+    METRIC_POSITION(X, 1, "") METRIC_POSITION(X, 2, "") METRIC_POSITION(X, 3, "") \
+    METRIC_POSITION(X, 4, "") METRIC_POSITION(X, 5, "") METRIC_POSITION(X, 6, "") \
+    METRIC_POSITION(X, 7, "") METRIC_POSITION(X, 8, "") METRIC_POSITION(X, 9, "") \
+    METRIC_POSITION(X, 10, "") METRIC_POSITION(X, 11, "") METRIC_POSITION(X, 12, "") \
+    METRIC_POSITION(X, 13, "") METRIC_POSITION(X, 14, "") METRIC_POSITION(X, 15, "")
+/* clang-format on */
 #define METRIC_COUNTERS(X) \
     X(PROMPT_TOKENS, "vllm:prompt_tokens_total", "", \
       "tokens of prompts that were computed or found in the prefix cache") \
@@ -38,6 +50,11 @@
       "connections closed at a limit of their number, or after --receive-timeout") \
     X(TIMED_OUT, "shardline:request_timeouts_total", "", "requests that took longer than --request-timeout") \
     X(RELOADS, "shardline:reloads_total", "", "times the weights were swapped") \
+    X(DRAFTS, "vllm:spec_decode_num_drafts_total", "", \
+      "times tokens were guessed ahead of an answer, and checked (--speculate)") \
+    X(DRAFT_TOKENS, "vllm:spec_decode_num_draft_tokens_total", "", "tokens guessed and checked") \
+    X(ACCEPTED, "vllm:spec_decode_num_accepted_tokens_total", "", "of these, tokens that were right") \
+    METRIC_POSITIONS(X) \
     X(STEPS, "shardline:steps_total", "", "steps of the model") \
     X(ROWS, "shardline:rows_total", "", "rows computed in them")
 #define METRIC_HISTS(X) \
@@ -88,6 +105,7 @@ struct metrics_labels {
     const char *cache_dtype; /* of keys and values; NULL: not known yet */
     int page_tokens;         /* positions in a key-value page */
     int prefix_cache;
+    int drafts; /* tokens ahead; 0: none are guessed, and nothing is said of them */
 };
 /* Appends all metrics of n engines to o, told apart by the label engine. Any thread. */
 void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const struct metrics_labels *l);

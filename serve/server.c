@@ -364,6 +364,7 @@ static int open_engine(struct server *s, struct err *e)
                                .loaded = &s->loaded,
                                .n_here = comm_local_size(s->mesh.all),
                                .size = s->size,
+                               .drafts = s->drafts,
                                .router = server_is_head(s) ? &s->router : NULL,
                                .is_follower = !server_is_first(s),
                                .log = &s->log };

@@ -19,7 +19,7 @@ struct serve_opts {
     int64_t ranks_per_node, rank_timeout_s, tp, cp, pp, ep, replicas, port, ctx, kv_memory, max_batch,
         prefill_chunk, threads, max_tokens, seed;
     const char *host, *api_key_file, *cors_origin, *allow_host, *access_log, *admin_key_file, *tls_cert,
-        *tls_key, *model_name, *device, *transport, *once, *trace;
+        *tls_key, *model_name, *speculate, *device, *transport, *once, *trace;
     double temperature, request_timeout_s, receive_timeout_s;
     int dtype, numerics, prefix_cache, lenient, verbose;
 };
@@ -45,6 +45,7 @@ struct server {
     struct metrics metrics;
     struct keys keys, admin_keys;
     struct engine_size size;
+    struct draft_spec drafts; /* of --speculate */
     struct router router;     /* on ranks that plan */
     struct link_front *front; /* rank 0, with replicas */
     struct link_back *back;   /* the first rank of every other replica */
@@ -62,8 +63,9 @@ void server_close(struct server *s, int rc);
 
 /* ---- parts of it, each in a file of its own ---- */
 
-/* serve_options.c: options that contradict each other; given: from opt_parse(). Not collective. */
-int server_check_options(const struct server *s, const unsigned char *given, struct err *e);
+/* serve_options.c: options that contradict each other; reads s->drafts. given: from opt_parse(). Not
+ * collective. */
+int server_check_options(struct server *s, const unsigned char *given, struct err *e);
 /* server_sizes.c: decides context, pages and rows of a step on rank 0, from options and free memory; s->size
  * and s->service.ctx are then the same everywhere. Collective. */
 int server_share_sizes(struct server *s, struct err *e);

@@ -206,7 +206,12 @@ static void set_rows(struct server *s)
     s->size.max_seqs = (int)s->o.max_batch;
     s->size.chunk = s->o.prefill_chunk;
     s->size.prefix_cache = !s->o.prefix_cache; /* the option's index: on, off */
-    s->size.max_wants = s->size.max_seqs + (logit_rows < s->size.chunk ? logit_rows : s->size.chunk);
+    if (s->o.speculate) {
+        int64_t most = (s->drafts.most ? s->drafts.most : DRAFT_MOST) * s->o.max_batch;
+        s->size.drafts = most < DRAFT_ROWS ? most : DRAFT_ROWS;
+    }
+    s->size.max_wants = s->size.max_seqs + s->size.drafts +
+                        (logit_rows < s->size.chunk ? logit_rows : s->size.chunk);
 }
 
 /* Rank 0 alone: free memory may be different elsewhere. kv_bytes: of all replicas. */

@@ -36,6 +36,7 @@ struct service {
     char *chat_template;      /* its text */
     json_t *chat_tokens;      /* its variables bos_token and the like */
     int prefix_cache;         /* prompts may be found in cached pages */
+    int drafts;               /* tokens that are guessed ahead of an answer, at most */
     const char *kv_dtype;     /* of keys and values; NULL: not known yet */
     double request_timeout_s; /* from the request to its last token; 0: no limit */
     int lenient;              /* unknown and unsupported fields are ignored */

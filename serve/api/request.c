@@ -144,8 +144,7 @@ static int grow(void *array, int64_t n, size_t each)
     return 0;
 }
 
-/* Makes the arrays large enough for n tokens. 0, or -1: no memory. */
-static int choice_reserve(struct choice *c, int64_t n)
+int choice_reserve(struct choice *c, int64_t n)
 {
     int64_t tops = c->rq->tops;
     if (n <= c->cap)

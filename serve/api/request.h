@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "serve/api/json_out.h"
+#include "serve/engine/draft.h"
 #include "serve/engine/sampler.h"
 #include "serve/engine/scheduler.h"
 #include "serve/service.h"
@@ -34,6 +35,7 @@ struct top_entry {
 enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH };
 struct choice {     /* one answer to one prompt */
     struct seq seq; /* the scheduler's */
+    struct draft_state draft;
     struct request *rq;
     double step_s, first_s, last_s; /* clock_s() of its first step, its first and last token; 0: not yet */
     int index;                      /* in the answer */
@@ -42,7 +44,7 @@ struct choice {     /* one answer to one prompt */
 
     /* prompt and generated tokens: */
     int64_t n_ids, cap;
-    int32_t *ids;          /* [cap] */
+    int32_t *ids;          /* [cap]; behind the n_ids tokens may be drafts */
     float *logprob;        /* [cap] of ids[i] given those before it; only with logprobs */
     struct top_entry *top; /* [cap][rq->tops] */
     int32_t *rank;         /* [cap] with prompt_logprobs: of ids[i] among all, from 1 */
@@ -132,6 +134,8 @@ void request_release(struct request *rq);
  * 0, or -1: no memory. */
 int request_open_choices(struct request *rq);
 
+/* Makes the lists of a choice large enough for n tokens. 0, or -1: no memory. The engine's thread. */
+int choice_reserve(struct choice *c, int64_t n);
 /* Tokens of a choice; the engine's thread. choice_scores_prompt: log-probs of the prompt are wanted, too.
  * choice_score: log-prob and rank of ids[i] of the prompt, and the most likely ids there. choice_accept: a
  * token was sampled; appends it and decides whether the choice is finished; 0, or -1 with *f. top:

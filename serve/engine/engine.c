@@ -23,15 +23,22 @@ static const int32_t *ids_of(const struct seq *q) { return ((const struct choice
 static int open_planner(struct engine *en, struct model *m, struct err *e)
 {
     const struct engine_size *size = &en->in.size;
-    struct sched_limits lim = {
-        size->max_seqs, size->chunk, size->max_wants, { size->pool[0], size->pool[1] }
-    };
+    struct sched_limits lim = { .max_seqs = size->max_seqs,
+                                .chunk = size->chunk,
+                                .max_wants = size->max_wants,
+                                .drafts = size->drafts,
+                                .pool = { size->pool[0], size->pool[1] } };
     int rc;
     en->inbox = &en->in.router->replica[0].inbox;
     TRY(sched_open(&en->sched, &lim, e));
     if (size->prefix_cache)
         TRY(sched_open_prefix(&en->sched, ids_of, e));
     TRY(outputs_open(&en->outputs, m->dev, size->max_wants, m->vocab, e));
+    en->outputs.drafts = &en->drafts;
+    if (size->drafts)
+        TRY(drafts_open(&en->drafts, &en->in.drafts, size->max_seqs, m->vocab, e));
+    en->drafts.metrics = en->in.sv->metrics;
+    en->in.sv->drafts = en->drafts.most;
 out:
     return rc;
 }
@@ -45,8 +52,11 @@ int engine_open(struct engine *en, const struct engine_setup *in, struct err *e)
     en->in = *in;
     for (int g = 0; g < PAGE_GROUPS && in->size.pool[g].n_pages; g++) {
         int64_t layers = model_page_layers(m, g, m->n_layers);
+        const struct page_values values = model_page_values(m, g);
         TRY(kv_open(&en->kv[g], m->dev, in->ranks.cp, in->size.pool[g].n_pages,
                     model_page_bytes(m) * (size_t)layers, e));
+        if (in->size.drafts)
+            TRY(kv_open_clear(&en->kv[g], &values, e));
     }
     TRY(step_message_open(&en->message, in->size.max_seqs, e));
     TRY(step_work_open(&en->work, m, &in->ranks, &step, e));
@@ -63,6 +73,7 @@ void engine_close(struct engine *en)
         return;
     reload_close(&en->reload);
     sched_close(&en->sched);
+    drafts_close(&en->drafts);
     outputs_close(&en->outputs);
     step_message_close(&en->message);
     for (int g = 0; g < PAGE_GROUPS; g++)
@@ -140,6 +151,7 @@ static void remove_choices(struct engine *en, struct request *rq, int all)
         struct choice *c = &rq->choice[i];
         if (c->queued && (all || c->finish != FINISH_NONE)) {
             sched_remove(&en->sched, &c->seq);
+            drafts_end(&en->drafts, c);
             c->queued = 0;
         }
     }
@@ -377,6 +389,7 @@ static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct er
     if (ends && !en->active && !en->reload.running && router_stop(en->in.router, 0)) {
         *op = STEP_STOP;
     } else if (!sched_idle(&en->sched)) {
+        TRY(drafts_propose(&en->drafts, &en->sched, e));
         TRY(sched_next_step(&en->sched, e));
         *op = rc ? STEP_RUN : STEP_IDLE;
     }
@@ -411,6 +424,7 @@ static int run_step(struct engine *en, struct err *e)
     struct model *m = &en->in.loaded->m;
     struct step_message *p = &en->message;
     struct head_out head = { 0 };
+    double begin_s = clock_s();
 
     if (en->inbox)
         count_step(en);
@@ -420,9 +434,10 @@ static int run_step(struct engine *en, struct err *e)
     en->n_steps++;
     en->n_rows += p->n_rows;
     outputs_expect(&en->outputs, &en->sched);
-    sched_step_done(&en->sched);
     en->outputs.now_s = clock_s();
     outputs_process(&en->outputs, m->dev, &head, m->vocab);
+    drafts_timed(&en->drafts, &en->sched, clock_s() - begin_s);
+    sched_step_done(&en->sched);
     return 0;
 }
 

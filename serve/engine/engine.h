@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include "comm/comm.h"
 #include "model/model.h"
+#include "serve/engine/draft.h"
 #include "serve/engine/outputs.h"
 #include "serve/engine/kv.h"
 #include "serve/metrics.h"
@@ -25,13 +26,14 @@
 struct engine_size {
     int max_seqs;      /* sequences running at once */
     int64_t chunk;     /* prefill rows in a step */
-    int64_t max_wants; /* rows with logits in a step: max_seqs at least, max_seqs + chunk at most */
+    int64_t drafts;    /* rows of drafts in a step; 0: there are none */
+    int64_t max_wants; /* rows with logits in a step: max_seqs + drafts at least, chunk more at most */
     int prefix_cache;  /* 1: pages are kept for prompts with the same beginning */
     struct kv_pool pool[PAGE_GROUPS];
 };
 static inline struct step_limits engine_step(const struct engine_size *s)
 {
-    return (struct step_limits){ s->max_seqs, s->max_seqs + s->chunk, s->max_wants };
+    return (struct step_limits){ s->max_seqs, s->max_seqs + s->chunk + s->drafts, s->max_wants };
 }
 
 /* What an engine works with. Everything is borrowed and outlives the engine. */
@@ -42,6 +44,7 @@ struct engine_setup {
     struct model_info *loaded; /* its model and weights, which a reload replaces */
     int n_here;                /* ranks on this machine that load at the same time */
     struct engine_size size;
+    struct draft_spec drafts; /* where size.drafts is not 0 */
     struct router
         *router;     /* its first replica is this engine's; NULL on ranks that are not the first of it */
     int is_follower; /* another process decides when this engine ends */
@@ -58,6 +61,7 @@ struct engine {
     /* rank 0 only: */
     struct inbox *inbox; /* of the router's first replica; NULL on the other ranks */
     struct sched sched;
+    struct drafts drafts;
     struct outputs outputs;
     struct request *active;              /* requests in work, one reference each */
     int64_t n_steps, n_rows, n_answered; /* so far */

@@ -79,6 +79,8 @@ void kv_close(struct kv *kv)
         comm_free_shared(kv->cp, kv->base, &ignored);
     else if (kv->dev)
         dev_free(kv->dev, kv->base);
+    if (kv->zeros)
+        dev_free(kv->dev, kv->zeros);
     memset(kv, 0, sizeof *kv);
 }
 
@@ -87,6 +89,25 @@ void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t n_released, 
     for (int64_t i = kv_pages_for(pos); i < kv_pages_for(pos + n_rows); i++)
         if (i % kv->n_shares == kv->rank)
             dev_fill(kv->dev, kv_page(kv, page[i - n_released]), 0, kv->page_bytes);
+}
+
+int kv_open_clear(struct kv *kv, const struct page_values *v, struct err *e)
+{
+    kv->values = *v;
+    kv->zeros = dev_alloc(kv->dev, MEM_WORK, kv->page_bytes ? kv->page_bytes : 1);
+    return kv->zeros ? 0
+                     : err_set(e, ERR_MEMORY, "no memory for drafts (%zu bytes): leave --speculate",
+                               kv->page_bytes);
+}
+
+void kv_clear_stale(const struct kv *kv, const int32_t *page, int64_t n_released, int64_t pos, int64_t n)
+{
+    const struct page_values *v = &kv->values;
+    const int64_t i = pos / KV_PAGE;
+    if (i % kv->n_shares != kv->rank || !v->rows)
+        return;
+    char *to = kv_page(kv, page[i - n_released]) + v->first + (size_t)(pos % KV_PAGE) * v->each;
+    dev_copy_rows(kv->dev, to, v->pitch, kv->zeros, v->pitch, (size_t)n * v->each, v->rows);
 }
 
 /* ---- how many pages there are ---- */

@@ -65,12 +65,16 @@ struct kv {
     struct dev *dev;    /* borrowed */
     struct comm *cp;    /* borrowed; NULL: the pages are this rank's alone */
     int rank, n_shares; /* of the ranks that share the pages */
+    struct page_values values;
+    char *zeros; /* [page_bytes] device memory, from kv_open_clear(); else NULL */
 };
 /* Allocates the pages on dev; cp: once for all its ranks that share memory; NULL: for this rank.
  * ERR_MEMORY. kv_close() is safe on zeroes. Main thread; both are collective over cp. */
 int kv_open(struct kv *kv, struct dev *dev, struct comm *cp, int32_t n_pages, size_t page_bytes,
             struct err *e);
 void kv_close(struct kv *kv);
+/* After kv_open(): kv_clear_stale() will be called. v: where a page has its values. ERR_MEMORY. */
+int kv_open_clear(struct kv *kv, const struct page_values *v, struct err *e);
 /* Address of a page on this rank; device memory. */
 static inline char *kv_page(const struct kv *kv, int32_t page)
 {
@@ -81,6 +85,9 @@ static inline char *kv_page(const struct kv *kv, int32_t page)
  * the zero weight of a masked key, and -0 + 0 changes bits (NaN * 0 even more). Ranks that share the pages
  * each zero some of them. */
 void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t n_released, int64_t pos, int64_t n_rows);
+/* Zeroes the values of positions [pos, pos + n), which lie in one page, after drafts that were wrong. Their
+ * scores are masked whatever their keys are, but the weight +0 of a masked key meets its value. */
+void kv_clear_stale(const struct kv *kv, const int32_t *page, int64_t n_released, int64_t pos, int64_t n);
 
 /* ---- how many pages there are ---- */
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "serve/api/openai.h"
+#include "serve/engine/draft.h"
 #include "serve/engine/logit_processors.h"
 #include "serve/metrics.h"
 
@@ -50,12 +51,18 @@ void outputs_close(struct outputs *m)
     memset(m, 0, sizeof *m);
 }
 
-/* The choice takes the most likely token, and nothing else is asked of its logits. */
-static int is_greedy(const struct choice *c)
+/* The tokens up to a row; the last of them may be drafts. */
+static struct token_history history(const struct choice *c, int64_t pos)
+{
+    return (struct token_history){ c->ids, c->prompt->n, pos + 1 };
+}
+
+/* The choice takes the most likely token behind pos, and nothing else is asked of its logits. */
+static int is_greedy(const struct choice *c, int64_t pos)
 {
     const struct sampling *how = &c->rq->sampling;
-    return how->temperature == 0 && c->rq->tops <= 0 &&
-           !logit_processors_active(how, &(struct token_history){ c->ids, c->prompt->n, c->n_ids });
+    const struct token_history h = history(c, pos);
+    return how->temperature == 0 && c->rq->tops <= 0 && !logit_processors_active(how, &h);
 }
 
 void outputs_expect(struct outputs *m, const struct sched *s)
@@ -65,11 +72,13 @@ void outputs_expect(struct outputs *m, const struct sched *s)
         const struct sched_item *it = &s->item[i];
         for (int64_t r = it->skip_want; r < it->n_rows; r++) {
             struct choice *c = it->seq->owner;
-            int64_t pos = it->pos + r;
+            int64_t pos = it->pos + r, nth = pos + 1 - c->n_ids;
             m->row[m->n++] = (struct output_row){ .c = c,
                                                   .pos = pos,
-                                                  .samples = pos + 1 == c->n_ids,
-                                                  .greedy = pos + 1 == c->n_ids && is_greedy(c) };
+                                                  .samples = nth >= 0,
+                                                  .greedy = nth >= 0 && is_greedy(c, pos),
+                                                  .nth = nth > 0 ? (int)nth : 0,
+                                                  .n_drafts = (int)it->n_drafts };
         }
     }
 }
@@ -86,7 +95,7 @@ static int32_t next_token(const struct output_row *r, const float *logits, int64
 {
     const struct choice *c = r->c;
     const struct request *rq = c->rq;
-    struct token_history h = { c->ids, c->prompt->n, c->n_ids };
+    struct token_history h = history(c, r->pos);
     struct end_ids ends = { rq->sv->eos, rq->stop_ids, rq->sv->n_eos, rq->n_stop_ids };
     if (!isfinite(max) || !logit_processors_active(&rq->sampling, &h))
         return sample_token(&rq->sampling, c->k, r->pos + 1, logits, vocab, max);
@@ -201,8 +210,24 @@ static int row_fault(const struct output_row *r, const float *logprob, struct fa
     return 0;
 }
 
+/* 1: the choice gets nothing of the row: it is behind a draft that was wrong, or behind the answer's end, or
+ * a draft behind it has spoilt it. A draft's values may be Inf or NaN where the answer's own are not; they
+ * meet weights of +0 in the rows before it, and make them NaN. Such a row is computed again without drafts:
+ * it may be NaN by itself. */
+static int is_refused(struct output_row *r, int nan)
+{
+    struct draft_state *own = &r->c->draft;
+    if (r->nth && (!own->right || r->c->finish != FINISH_NONE))
+        return 1;
+    if (!nan || r->nth == r->n_drafts)
+        return 0;
+    own->right = 0;
+    own->alone = 1;
+    return 1;
+}
+
 /* Gives a row's result to its choice. logprob: of the top ids, then of r->id. */
-static void deliver_row(struct output_row *r, const float *logprob, double now_s)
+static void deliver_row(struct outputs *m, struct output_row *r, const float *logprob)
 {
     struct choice *c = r->c;
     struct request *rq = c->rq;
@@ -215,7 +240,10 @@ static void deliver_row(struct output_row *r, const float *logprob, double now_s
 
     for (int64_t j = 0; j < n; j++)
         top[j] = (struct top_entry){ r->top[j], logprob[j] };
-    if (row_fault(r, logprob, &f) < 0) {
+    int nan = row_fault(r, logprob, &f) < 0 && r->id != -2;
+    if (r->samples && is_refused(r, nan && r->id != -3))
+        return;
+    if (f.status) {
         request_fail(rq, &f);
         return;
     }
@@ -223,13 +251,16 @@ static void deliver_row(struct output_row *r, const float *logprob, double now_s
     if (!r->samples) {
         choice_score(c, r->pos + 1, logprob[n], top, r->rank);
         c->finish = rq->max_tokens == 0 && r->pos + 2 == c->n_ids ? FINISH_LENGTH : FINISH_NONE;
-    } else if (choice_accept(c, r->id, logprob[n], top, &f) < 0) {
-        request_fail(rq, &f);
-        return;
+    } else {
+        drafts_compare(m->drafts, c, r->nth, r->n_drafts, r->id);
+        if (choice_accept(c, r->id, logprob[n], top, &f) < 0) {
+            request_fail(rq, &f);
+            return;
+        }
     }
 
     if (r->samples)
-        count_token(c, now_s);
+        count_token(c, m->now_s);
     if (c->finish != FINISH_NONE)
         rq->n_open--;
     if (rq->stream && (r->samples || c->finish != FINISH_NONE)) {
@@ -285,7 +316,7 @@ void outputs_process(struct outputs *m, struct dev *dev, const struct head_out *
     find_logprobs(m, dev, &here, vocab);
     for (int64_t i = 0; i < m->n; i++) {
         int64_t n = row_tops(&m->row[i]);
-        deliver_row(&m->row[i], m->logprob + at, m->now_s);
+        deliver_row(m, &m->row[i], m->logprob + at);
         at += n + 1;
     }
 }

@@ -14,6 +14,8 @@ struct output_row {
     int64_t pos;  /* of the token that was run; the row predicts the token after it */
     int samples;  /* 1: samples the next token; 0: scores ids[pos + 1] of the prompt */
     int greedy;   /* samples the most likely token, and nothing else is asked of its logits */
+    int nth;      /* how many rows before it in the step sample for this choice */
+    int n_drafts; /* how many drafts the step ran for it */
     int32_t id;   /* sampled or scored; negative: no token can be sampled (sample_token()) */
     int64_t rank; /* of a scored id, with prompt_logprobs */
     int32_t top[WATCH_MAX];
@@ -22,6 +24,7 @@ struct outputs {
     double now_s;   /* clock_s() when the step's logits were there */
     int64_t cap, n; /* rows */
     struct output_row *row;
+    struct drafts *drafts;             /* borrowed */
     float *pick, *max, *sum, *logprob; /* [cap * (WATCH_MAX + 1)] */
 
     /* Only where the host cannot read the device's memory, else NULL: */
@@ -34,9 +37,10 @@ struct outputs {
  * there. outputs_close() is safe on zeroes. */
 int outputs_open(struct outputs *m, struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e);
 void outputs_close(struct outputs *m);
-/* Before sched_step_done(): notes which rows the step's items want logits of. */
+/* Notes which rows the step's items want logits of. */
 void outputs_expect(struct outputs *m, const struct sched *s);
-/* After it: samples, scores, gives tokens to their choices and events to their streams. head: [n][vocab]
+/* After it, before sched_step_done(): samples, scores, gives tokens to their choices and events to their
+ * streams. Of the rows of drafts it takes those up to the first wrong one. head: [n][vocab]
  * logits, [n] max and sum, memory of dev. A request that fails here has its fault and rq->done, which the
  * caller looks at. */
 void outputs_process(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab);

@@ -79,7 +79,7 @@ static void release_pages(struct sched *s, struct seq *q)
         release_behind_first(s, q, g, 0);
         q->in[g].n_released = 0;
     }
-    q->n_kv = q->n_chained = 0;
+    q->n_kv = q->n_written = q->n_chained = 0;
     q->chain = 0;
 }
 
@@ -121,7 +121,7 @@ static void preempt(struct sched *s, struct seq *q)
 {
     list_remove(&s->running, q);
     release_pages(s, q);
-    q->running = 0;
+    q->running = q->n_drafts = 0;
     list_insert(&s->waiting, q);
     s->n_preempted++;
 }
@@ -225,7 +225,10 @@ static int add_rows(struct sched *s, struct seq *q, int64_t n, struct budget *b,
     if (n <= 0)
         return 0;
     struct sched_item *it = &s->item[s->n_items++];
-    *it = (struct sched_item){ q, q->n_kv, n, q->first_want > q->n_kv ? q->first_want - q->n_kv : 0 };
+    *it = (struct sched_item){ .seq = q,
+                               .pos = q->n_kv,
+                               .n_rows = n,
+                               .skip_want = q->first_want > q->n_kv ? q->first_want - q->n_kv : 0 };
     if (it->skip_want > n)
         it->skip_want = n;
     b->wants -= n - it->skip_want;
@@ -284,6 +287,61 @@ static int fits_beside(const struct sched *s, const struct seq *q, const int64_t
     return 1;
 }
 
+/* Acquires free pages for positions 0 .. upto - 1 of q, none of those that are promised. Returns the
+ * positions that q has pages for (upto, or less). */
+static int64_t acquire_spare(struct sched *s, struct seq *q, int64_t upto, struct err *e)
+{
+    int64_t promised[PAGE_GROUPS], have = upto, need = kv_pages_for(upto), least = need;
+    int rc = reserve_page_lists(s, q, need, e);
+
+    if (rc < 0)
+        return rc;
+    for (int g = 0; g < s->n_groups; g++)
+        least = q->in[g].n_pages < least ? q->in[g].n_pages : least;
+    if (least == need)
+        return have;
+    promised_pages(s, promised);
+    for (int g = 0; g < s->n_groups; g++) {
+        struct seq_pages *in = &q->in[g];
+        while (in->n_pages < need && pages_free(&s->pages[g]) > promised[g])
+            in->page[in->n_pages++] = page_acquire(&s->pages[g]);
+        have = in->n_pages * KV_PAGE < have ? in->n_pages * KV_PAGE : have;
+    }
+    return have;
+}
+
+/* Lengthens the items that decode by their drafts. */
+static int add_drafts(struct sched *s, struct budget *b, struct err *e)
+{
+    int64_t left = s->lim.drafts < b->wants ? s->lim.drafts : b->wants;
+    for (int i = 0; i < s->n_items && left > 0; i++) {
+        struct sched_item *it = &s->item[i];
+        int64_t n = it->seq->n_drafts < left ? it->seq->n_drafts : left, end = it->seq->n_ids;
+        if (n <= 0 || it->pos + 1 != end || it->skip_want)
+            continue;
+        int64_t have = acquire_spare(s, it->seq, end + n, e);
+        if (have < 0)
+            return (int)have;
+        n = have - end < n ? have - end : n;
+        it->n_drafts = n;
+        it->n_rows += n;
+        left -= n;
+    }
+    return 0;
+}
+
+/* What drafts of earlier steps have left behind the rows of this one, in the page of the last row. */
+static void find_stale(struct sched *s)
+{
+    for (int i = 0; i < s->n_items; i++) {
+        struct sched_item *it = &s->item[i];
+        int64_t end = it->pos + it->n_rows, page_end = kv_pages_for(end) * KV_PAGE;
+        int64_t written = it->seq->n_written < page_end ? it->seq->n_written : page_end;
+        it->n_stale = written > end ? written - end : 0;
+        it->seq->n_written = end;
+    }
+}
+
 /* Gives q the cached pages of its beginning. Rows that want logits are computed all the same, and one row
  * always is. */
 static int look_up(struct sched *s, struct seq *q, struct err *e)
@@ -304,7 +362,7 @@ static int look_up(struct sched *s, struct seq *q, struct err *e)
     }
     q->n_chained = n;
     q->chain = n ? s->prefix.page[all->page[n - 1]].serial : 0;
-    q->n_kv = n * KV_PAGE;
+    q->n_kv = q->n_written = n * KV_PAGE;
     release_behind(s, q);
     return 0;
 }
@@ -383,6 +441,10 @@ int sched_next_step(struct sched *s, struct err *e)
     if (rc < 0)
         return rc;
     rc = add_prefill_rows(s, &b, e);
+    if (rc < 0)
+        return rc;
+    rc = add_drafts(s, &b, e);
+    find_stale(s);
     return rc < 0 ? rc : s->n_items;
 }
 
@@ -406,7 +468,8 @@ void sched_step_done(struct sched *s)
 {
     for (int i = 0; i < s->n_items; i++) {
         struct sched_item *it = &s->item[i];
-        it->seq->n_kv = it->pos + it->n_rows;
+        it->seq->n_kv = it->n_drafts ? it->seq->n_ids - 1 : it->pos + it->n_rows;
+        it->seq->n_drafts = 0;
         if (it->seq->first_want < it->seq->n_kv)
             it->seq->first_want = it->seq->n_kv;
         share_pages(s, it->seq);

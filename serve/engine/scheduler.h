@@ -9,6 +9,12 @@
  *     admit:    the head of the queue, when the free pages hold all its tokens and those promised to the
  *               running sequences
  *
+ *     drafts:   behind the decode rows, as far as limits and pages that no one waits for allow
+ *
+ * A draft is a guess at a token that has not been sampled yet (draft.h). It is run as if it were one; the
+ * owner keeps the rows whose inputs were guessed right. The keys of the other rows are stale: the next step
+ * overwrites them, or clears those that lie in pages that it reads.
+ *
  * The order is that of priority, then of arrival, in the queue as among the running. When no page is left, a
  * sequence takes those of the last running one, which goes back to its place in the queue and is computed
  * again later (its tokens and log-probs are kept). The head of the queue takes place and pages of running
@@ -35,9 +41,11 @@ struct seq {
     const char *salt;   /* prefixes are shared under the same salt only; NULL: none */
     int64_t priority;   /* lower ones come first; equal ones in order of arrival */
     void *owner;
+    int n_drafts; /* guesses behind the n_ids tokens; used in a step that decodes */
 
     /* the scheduler's: */
-    int64_t n_kv; /* tokens whose keys and values are in the pages */
+    int64_t n_kv;      /* tokens whose keys and values are in the pages */
+    int64_t n_written; /* from n_kv up to here the pages may hold keys of drafts that were wrong */
     struct seq_pages in[PAGE_GROUPS];
     uint64_t arrival;
     int64_t step_rows; /* in the step that is being planned */
@@ -56,13 +64,15 @@ struct seq_list {
 struct sched_limits {
     int max_seqs;      /* running at once */
     int64_t chunk;     /* prefill rows in a step */
-    int64_t max_wants; /* rows with logits in a step; at least max_seqs */
+    int64_t max_wants; /* rows with logits in a step; at least max_seqs + drafts */
     struct kv_pool pool[PAGE_GROUPS];
+    int64_t drafts; /* rows of drafts in a step */
 };
-/* Rows [pos, pos + n_rows) of seq; those from pos + skip_want on want logits. */
+/* Rows [pos, pos + n_rows) of seq; those from pos + skip_want on want logits. The last n_drafts of them are
+ * drafts. n_stale: positions behind the rows, in the page of the last one, whose keys must be cleared. */
 struct sched_item {
     struct seq *seq;
-    int64_t pos, n_rows, skip_want;
+    int64_t pos, n_rows, skip_want, n_drafts, n_stale;
 };
 struct sched {
     struct sched_limits lim;
@@ -92,7 +102,8 @@ void sched_remove(struct sched *s, struct seq *q);
 /* Plans the next step in s->item. Returns the number of items (0: nothing to do). ERR_MEMORY: no memory for a
  * list of pages. */
 int sched_next_step(struct sched *s, struct err *e);
-/* The step was computed: its rows have their keys, and rows that want logits have got them. */
+/* The step was computed: its rows have their keys, and rows that want logits have got them. Of an item with
+ * drafts the owner has set n_ids before: the rows of its tokens but the last are kept. */
 void sched_step_done(struct sched *s);
 /* Keys and values that were computed until now are invalid: running sequences go back to the queue, the
  * prefix cache is emptied. Between two steps. */

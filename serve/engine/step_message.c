@@ -7,7 +7,7 @@
 
 enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_HEAD = 8 };
 /* of a sequence; pages of group g in the message begin behind the S_RELEASED + g released ones */
-enum { S_POS, S_ROWS, S_RELEASED, W_EACH = S_RELEASED + PAGE_GROUPS };
+enum { S_POS, S_ROWS, S_STALE, S_RELEASED, W_EACH = S_RELEASED + PAGE_GROUPS };
 
 /* Makes p->word large enough for that many words; its contents stay. */
 static int reserve(struct step_message *p, int64_t words, struct err *e)
@@ -103,6 +103,7 @@ int step_message_make(struct step_message *p, enum step_op op, const struct sche
         int32_t *head = w + W_HEAD + W_EACH * i;
         head[S_POS] = (int32_t)it->pos;
         head[S_ROWS] = (int32_t)it->n_rows;
+        head[S_STALE] = (int32_t)it->n_stale;
         for (int g = 0; g < PAGE_GROUPS; g++)
             w[W_PAGES] += copy_pages(it, g, head, page + w[W_PAGES], g < s->n_groups);
         w[W_ROWS] += (int32_t)it->n_rows;
@@ -207,6 +208,8 @@ int step_message_map_pages(struct step_message *p, const struct kv kv[PAGE_GROUP
         for (int g = 0; g < n_groups; g++) {
             int64_t released = head[S_RELEASED + g];
             kv_clear_new(&kv[g], page, released, head[S_POS], head[S_ROWS]);
+            if (head[S_STALE])
+                kv_clear_stale(&kv[g], page, released, head[S_POS] + head[S_ROWS], head[S_STALE]);
             for (int64_t j = 0; j < pages; j++)
                 at[j] = j < released ? NULL : kv_page(&kv[g], page[j - released]);
             p->seq[g][i] = (struct attn_seq){

@@ -5,7 +5,7 @@
  * disagree about a sequence. One broadcast of STEP_MESSAGE_INLINE words, which holds a step of decoding; a
  * second one for what is longer. In words of 4 bytes:
  *
- *     [ op | words | n_seq | n_rows | n_want | n_pages | 0 0 ] [ n_seq x (pos, rows, released x 2) ]
+ *     [ op | words | n_seq | n_rows | n_want | n_pages | 0 0 ] [ n_seq x (pos, rows, stale, released x 2) ]
  *     [ page numbers ] [ ids ] [ want ]
  *
  * A sequence's page numbers are those of group 0, then those of group 1, each behind the ones that are
@@ -64,7 +64,7 @@ int step_message_broadcast(struct step_message *p, struct comm *c, struct err *e
 int step_message_send(const struct step_message *p, struct comm *c, int to, struct err *e);
 int step_message_receive(struct step_message *p, struct comm *c, int from, struct err *e);
 /* Finds the pages on this rank, kv: of every group. Fills p->seq, and zeroes pages that a sequence enters in
- * this step. ERR_MEMORY. Every rank, not collective. */
+ * this step and positions that wrong drafts have left stale. ERR_MEMORY. Every rank, not collective. */
 int step_message_map_pages(struct step_message *p, const struct kv kv[PAGE_GROUPS], struct err *e);
 
 #endif

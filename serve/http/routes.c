@@ -68,7 +68,7 @@ static enum MHD_Result answer_metrics(struct exchange *x)
     const struct router *rt = x->h->router;
     const struct metrics **all = calloc((size_t)rt->n, sizeof *all);
     const struct service *sv = x->h->sv;
-    const struct metrics_labels labels = { sv->model, sv->kv_dtype, KV_PAGE, sv->prefix_cache };
+    const struct metrics_labels labels = { sv->model, sv->kv_dtype, KV_PAGE, sv->prefix_cache, sv->drafts };
     struct json_out o = { .failed = !all };
     for (int i = 0; all && i < rt->n; i++)
         all[i] = i ? &rt->replica[i].metrics : sv->metrics ? sv->metrics : &none;

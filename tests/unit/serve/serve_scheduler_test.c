@@ -286,95 +286,6 @@ TEST(random_loads_in_random_pools_all_end)
     }
 }
 
-TEST(a_pool_that_cannot_hold_one_context_is_refused_with_both_numbers)
-{
-    struct err e = { 0 };
-    int32_t n[PAGE_GROUPS] = { 0 };
-    struct kv_sizing w = { .ctx = 1000, .max_seqs = 4, .bytes = 1500, .group = { { 100, 0 } } };
-    CHECK_INT(kv_count_pages(&w, n, &e), -ERR_MEMORY);
-    CHECK_HAS(e.text, "1600");
-    CHECK_HAS(e.text, "1500");
-    w.bytes = 1600;
-    CHECK_INT(kv_count_pages(&w, n, &e), 0);
-    CHECK_INT(n[0], 16);
-    CHECK_INT(kv_longest(&w, 1000), 1000);
-    CHECK_INT(kv_longest(&w, 5000), 1024);
-    w.bytes = 0;
-    w.free_bytes = 1 << 30;
-    CHECK_INT(kv_count_pages(&w, n, &e), 0);
-    CHECK_INT(n[0], 64); /* what four contexts need, not more */
-    CHECK_INT(n[1], 0);
-}
-
-TEST(layers_with_a_window_get_the_pages_that_windows_need)
-{
-    /* contexts of 128 pages, windows of 16, a chunk of 8: 25 pages a sequence. Five layers of 34 see all. */
-    struct err e = { 0 };
-    struct kv_sizing w = { .ctx = 8192, .max_seqs = 32, .chunk = 512, .group = { { 5, 0 }, { 29, 1024 } } };
-    int32_t n[PAGE_GROUPS] = { 0 };
-    w.bytes = 128 * 5 + 25 * 29 - 1;
-    CHECK_INT(kv_count_pages(&w, n, &e), -ERR_MEMORY);
-    CHECK_HAS(e.text, "1365");
-    CHECK_INT(kv_longest(&w, 8192), 127 * 64);
-
-    w.bytes = 128 * 5 + 25 * 29; /* one sequence, where pages of all layers hold 40 of its 128 pages */
-    CHECK_INT(kv_count_pages(&w, n, &e), 0);
-    CHECK_INT(n[0], 128);
-    CHECK_INT(n[1], 25);
-
-    w.bytes *= 8;
-    CHECK_INT(kv_count_pages(&w, n, &e), 0);
-    CHECK_INT(n[0], 8 * 128);
-    CHECK_INT(n[1], 8 * 25);
-
-    w.bytes *= 8; /* more than 32 sequences use */
-    CHECK_INT(kv_count_pages(&w, n, &e), 0);
-    CHECK_INT(n[0], 32 * 128);
-    CHECK_INT(n[1], 32 * 25);
-}
-
-TEST(short_sequences_beside_a_long_context_get_an_eighth_of_the_memory_for_windows)
-{
-    struct err e = { 0 };
-    struct kv_sizing w = { .ctx = 131072, .max_seqs = 32, .chunk = 512, .group = { { 12, 0 }, { 12, 128 } } };
-    int32_t n[PAGE_GROUPS] = { 0 };
-    w.bytes = 4 * 12 * (2048 + 11);
-    CHECK_INT(kv_count_pages(&w, n, &e), 0);
-    CHECK_INT(n[1], 32 * 11); /* less than an eighth: all that 32 sequences use */
-    CHECK_INT(n[0] + n[1], 4 * (2048 + 11));
-    w.max_seqs = 1000;
-    CHECK_INT(kv_count_pages(&w, n, &e), 0);
-    CHECK_INT(n[1], 4 * (2048 + 11) / 8);
-    w.bytes = 12 * (2048 + 11); /* never at the cost of one whole context */
-    CHECK_INT(kv_count_pages(&w, n, &e), 0);
-    CHECK_INT(n[0], 2048);
-    CHECK_INT(n[1], 11);
-}
-
-TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
-{
-    struct mem mem = { 0 };
-    struct dev host = { .mem = &mem };
-    struct kv kv;
-    struct err e;
-    int32_t page[3] = { 2, 0, 1 };
-    CHECK_INT(kv_open(&kv, &host, NULL, 3, 128, &e), 0);
-    memset(kv.base, 7, 3 * 128);
-    kv_clear_new(&kv, page, 0, 0, 64);
-    CHECK_INT(kv_page(&kv, 2)[0], 0);
-    CHECK_INT(kv_page(&kv, 2)[127], 0);
-    CHECK_INT(kv_page(&kv, 0)[0], 7);
-    memset(kv_page(&kv, 2), 5, 128);
-    kv_clear_new(&kv, page, 0, 63, 1); /* the last position of the first page: no page begins */
-    CHECK_INT(kv_page(&kv, 2)[0], 5);
-    CHECK_INT(kv_page(&kv, 0)[0], 7);
-    kv_clear_new(&kv, page + 1, 1, 63, 66); /* positions 63 .. 128: pages 1 and 2 begin */
-    CHECK_INT(kv_page(&kv, 2)[0], 5);
-    CHECK_INT(kv_page(&kv, 0)[127], 0);
-    CHECK_INT(kv_page(&kv, 1)[0], 0);
-    kv_close(&kv);
-}
-
 /* ---- the prefix cache ---- */
 
 struct token_seq {
@@ -393,14 +304,63 @@ struct page_memory {
 };
 struct memory {
     struct page_memory page[PAGE_GROUPS][32];
+    struct dice *guess; /* drafts are made; NULL: none */
+    int64_t n_drafts, n_right, n_stale;
 };
+
+enum { SAMPLED = 1000, WRONG = 7777 };
+/* Guesses for the sequences that decode, of which the first ones are right. */
+static void guess(struct sched *s, struct memory *m)
+{
+    for (struct seq *q = s->running.first; q && m->guess; q = q->next) {
+        struct token_seq *t = q->owner;
+        int64_t most = t->n_total - q->n_ids - 1, right = roll(m->guess, 9);
+        q->n_drafts = 0;
+        if (q->n_ids - q->n_kv != 1 || most < 1)
+            continue;
+        q->n_drafts = (int)(roll(m->guess, 9) < most ? roll(m->guess, most < 8 ? most : 8) + 1 : most);
+        for (int64_t k = 0; k < q->n_drafts; k++)
+            t->ids[q->n_ids + k] = k < right ? SAMPLED : WRONG;
+    }
+}
+
+/* Takes a token, and as many as were guessed right. */
+static void take_guessed(struct memory *m, const struct sched_item *it)
+{
+    struct token_seq *t = it->seq->owner;
+    int64_t right = 0;
+    while (right < it->n_drafts && t->ids[it->seq->n_ids + right] == SAMPLED)
+        right++;
+    t->ids[it->seq->n_ids + right] = SAMPLED;
+    it->seq->n_ids += right + 1;
+    m->n_drafts += it->n_drafts;
+    m->n_right += right;
+}
+
+/* The step's clearing: pages that are entered, and positions that drafts have left stale. */
+static void clear_rows(struct memory *m, const struct sched *s, const struct sched_item *it)
+{
+    int64_t end = it->pos + it->n_rows;
+    m->n_stale += it->n_stale;
+    for (int g = 0; g < s->n_groups; g++) {
+        const int32_t *page = it->seq->in[g].page;
+        for (int64_t i = kv_pages_for(it->pos); i < kv_pages_for(end); i++)
+            memset(m->page[g][page[i]].id, 0xff, sizeof m->page[g][page[i]].id);
+        for (int64_t p = end; p < end + it->n_stale; p++)
+            m->page[g][page[p / KV_PAGE]].id[p % KV_PAGE] = -1;
+    }
+}
 
 static void write_rows(struct memory *m, const struct sched *s, const struct sched_item *it)
 {
     const struct token_seq *t = it->seq->owner;
     for (int g = 0; g < s->n_groups; g++)
-        for (int64_t p = it->pos; p < it->pos + it->n_rows; p++) {
+        for (int64_t p = it->pos, end = p + it->n_rows; p < kv_pages_for(end) * KV_PAGE; p++) {
             struct page_memory *x = &m->page[g][it->seq->in[g].page[p / KV_PAGE]];
+            if (p >= end) { /* the kernel reads a page whole: nothing may be left there */
+                CHECK_INT(x->id[p % KV_PAGE], -1);
+                continue;
+            }
             x->id[p % KV_PAGE] = t->ids[p];
             x->pos[p % KV_PAGE] = p;
             x->salt[p % KV_PAGE] = it->seq->salt;
@@ -443,21 +403,31 @@ static void check_counts(const struct sched *s)
 static int run_and_check(struct sched *s, struct memory *m)
 {
     struct err e;
+    int64_t drafts = 0, wants = 0;
+    guess(s, m);
     int n = sched_next_step(s, &e);
     CHECK(n >= 0);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         for (int g = 0; g < s->n_groups; g++)
             check_group(m, &s->item[i], g, s->lim.pool[g].window);
+        drafts += s->item[i].n_drafts;
+        wants += s->item[i].n_rows - s->item[i].skip_want;
+    }
+    CHECK(drafts <= s->lim.drafts && wants <= s->lim.max_wants);
     check_counts(s);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        clear_rows(m, s, &s->item[i]);
         write_rows(m, s, &s->item[i]);
+        if (s->item[i].n_drafts)
+            take_guessed(m, &s->item[i]);
+    }
     sched_step_done(s);
     for (int i = 0; i < n; i++) {
         struct token_seq *t = s->item[i].seq->owner;
-        if (t->q.n_kv < t->q.n_ids)
+        if (t->q.n_kv < t->q.n_ids && !(s->item[i].n_drafts && t->q.n_ids >= t->n_total))
             continue;
         if (t->q.n_ids < t->n_total)
-            t->ids[t->q.n_ids++] = 1000; /* the same for equal prompts, as greedy tokens are */
+            t->ids[t->q.n_ids++] = SAMPLED; /* the same for equal prompts, as greedy tokens are */
         else
             sched_remove(s, &t->q);
     }
@@ -659,7 +629,8 @@ TEST(a_plan_of_many_sequences_with_a_common_beginning_is_larger_than_the_pool)
     sched_close(&s);
 }
 
-TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
+/* 60 loads; drafts: each with guesses, of which `total` counts what came of them. */
+static void random_loads(int drafts, struct memory *total)
 {
     static struct token_seq t[60];
     static const char *const salts[3] = { NULL, "x", "y" };
@@ -668,7 +639,7 @@ TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
         static struct memory m;
         struct sched s;
         struct err e;
-        struct dice d = { run + 500, 0 };
+        struct dice d = { run + 500, 0 }, guesses = { run + 900, 0 };
         struct sched_limits lim = { .max_seqs = 1 + (int)roll(&d, 8), .chunk = 1 + roll(&d, 200) };
         int64_t window = 1 + roll(&d, 300);
         lim.pool[0] = (struct kv_pool){ 8 + (int32_t)roll(&d, 24), run % 3 ? 0 : window };
@@ -676,6 +647,8 @@ TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
         if (run % 3 == 1) /* two groups: all positions, and a window */
             lim.pool[1] = (struct kv_pool){ (int32_t)(most + roll(&d, 25 - most)), window };
         lim.max_wants = lim.max_seqs + roll(&d, 50);
+        lim.drafts = drafts ? 1 + roll(&guesses, 30) : 0;
+        m.guess = drafts ? &guesses : NULL;
         CHECK_INT(sched_open(&s, &lim, &e), 0);
         CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
         for (int i = 0; i < 60; i++) {
@@ -698,7 +671,44 @@ TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
         found += s.n_found;
         preempted += s.n_preempted;
         sched_close(&s);
+        *total = m; /* its counters go on from run to run */
     }
     CHECK(found > 10000);
     CHECK(preempted > 100);
+}
+
+TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
+{
+    struct memory total;
+    random_loads(0, &total);
+}
+
+TEST(keys_of_wrong_drafts_are_neither_read_nor_shared_nor_left_behind)
+{
+    struct memory total;
+    random_loads(1, &total);
+    CHECK(total.n_drafts > 5000 && total.n_right > 1000 && total.n_stale > 1000);
+}
+
+TEST(drafts_take_no_page_and_no_row_from_others)
+{
+    static struct token_seq t[2];
+    static struct memory m;
+    struct sched s;
+    struct err e;
+    struct sched_limits lim = { 4, 64, 8, { { 3, 0 } }, .drafts = 5 };
+    CHECK_INT(sched_open(&s, &lim, &e), 0);
+    add_seq(&s, &t[0], NULL, 62, 60, 61);
+    run_and_check(&s, &m);
+    add_seq(&s, &t[1], NULL, 128, 0, 127); /* it is promised the other two pages */
+    t[0].q.n_drafts = 8;
+    CHECK_INT(sched_next_step(&s, &e), 2);
+    CHECK_INT(s.item[0].n_drafts, 1); /* as far as the first page goes */
+    CHECK_INT(s.item[1].n_rows, 64);
+    sched_remove(&s, &t[1].q);
+    t[0].q.n_drafts = 8;
+    CHECK_INT(sched_next_step(&s, &e), 1);
+    CHECK_INT(s.item[0].n_drafts, 5); /* as many as a step has */
+    CHECK_INT(s.item[0].n_rows, 6);
+    sched_close(&s);
 }

@@ -1,0 +1,237 @@
+/* draft.c - see draft.h. */
+#include "serve/engine/draft.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/test_hooks.h"
+#include "serve/api/request.h"
+#include "serve/draft/drafters.h"
+#include "serve/metrics.h"
+
+#define RATE_FIRST 0.6F     /* of a server that has not compared a guess yet */
+#define RATE_STEP 0.125F    /* what one guess counts in a sequence's rate, */
+#define RATE_STEP_ALL 0.02F /* and in the server's */
+#define COST_FORGETS 0.98   /* what a step counts one step later */
+#define COST_SEEN 8         /* steps, at least, before their times count */
+#define COST_OUTLIER 4      /* times the expected time: something else took it */
+#define LOOK_EVERY 16       /* one step of so many has no drafts, while all have as many rows */
+
+static const struct drafter *const drafters[] = { &drafter_ngram, &drafter_random, &drafter_replay };
+
+static const struct drafter *find(const char *name, size_t n)
+{
+    for (size_t i = 0; i < sizeof drafters / sizeof drafters[0]; i++)
+        if (strlen(drafters[i]->name) == n && !memcmp(drafters[i]->name, name, n))
+            return drafters[i];
+    return NULL;
+}
+
+/* ---- open and close ---- */
+
+/* Where ":K" begins in CKPT[:K]; NULL: there is none. The port of a URL without a path is none. */
+static const char *length_in(const char *text)
+{
+    const char *colon = strrchr(text, ':'), *host = strstr(text, "://");
+    if (!colon || !colon[1] || colon[1 + strspn(colon + 1, "0123456789")])
+        return NULL;
+    return host && !strchr(host + 3, '/') ? NULL : colon;
+}
+
+int draft_spec_parse(struct draft_spec *spec, const char *text, struct err *e)
+{
+    const char *colon = length_in(text);
+    long most = colon ? strtol(colon + 1, NULL, 10) : 0;
+
+    *spec = (struct draft_spec){ text, (int)(colon ? (size_t)(colon - text) : strlen(text)), 0 };
+    if (colon && (most < 1 || most > DRAFT_MOST))
+        return err_set(e, ERR_USAGE, "--speculate %s: %s tokens ahead, must be 1 to %d", text, colon + 1,
+                       DRAFT_MOST);
+    spec->most = (int)most;
+    if (!spec->n_kind)
+        return err_set(e, ERR_USAGE, "--speculate %s: give ngram, suffix or a checkpoint", text);
+    return 0;
+}
+
+int drafts_open(struct drafts *d, const struct draft_spec *spec, int max_seqs, int64_t vocab, struct err *e)
+{
+    const char *test = hook_drafter();
+    struct draft_open how = { .max_seqs = max_seqs, .vocab = vocab };
+
+    *d = (struct drafts){ .always = test != NULL };
+    d->kind = test ? find(test, strlen(test)) : find(spec->kind, (size_t)spec->n_kind);
+    if (!d->kind)
+        return err_set(e, ERR_USAGE, "--speculate %.*s: give ngram, suffix or a checkpoint", spec->n_kind,
+                       spec->kind);
+    how.most = d->most = spec->most ? spec->most : d->kind->most;
+    for (int i = 0; i < DRAFT_CLASSES; i++)
+        d->rate[i] = RATE_FIRST;
+    d->ask = calloc((size_t)max_seqs, sizeof *d->ask);
+    if (!d->ask)
+        return err_set(e, ERR_MEMORY, "no memory for drafts of %d sequences: lower --max-batch", max_seqs);
+    return d->kind->open ? d->kind->open(&d->state, &how, e) : 0;
+}
+
+void drafts_close(struct drafts *d)
+{
+    if (d->kind && d->kind->close)
+        d->kind->close(d->state);
+    free(d->ask);
+    memset(d, 0, sizeof *d);
+}
+
+void drafts_end(struct drafts *d, struct choice *c)
+{
+    if (d->kind && d->kind->end)
+        d->kind->end(d->state, c);
+}
+
+/* ---- what a row costs ---- */
+
+void drafts_timed(struct drafts *d, const struct sched *s, double seconds)
+{
+    struct draft_cost *c = &d->cost;
+    double rows = 0;
+
+    for (int i = 0; i < s->n_items; i++) {
+        const struct sched_item *it = &s->item[i];
+        if (it->n_rows - it->n_drafts != 1)
+            return;
+        rows += (double)it->n_rows;
+    }
+    if (!d->kind || (c->seen > COST_SEEN && seconds * c->n > COST_OUTLIER * c->y))
+        return;
+    *c = (struct draft_cost){ .n = COST_FORGETS * c->n + 1,
+                              .x = COST_FORGETS * c->x + rows,
+                              .y = COST_FORGETS * c->y + seconds,
+                              .xx = COST_FORGETS * c->xx + rows * rows,
+                              .xy = COST_FORGETS * c->xy + rows * seconds,
+                              .seen = c->seen + 1 };
+}
+
+/* How much a row more makes a step of n rows longer, as a part of its time: 0 to 1 / n. Negative: all steps
+ * had as many rows, so it is not known. */
+static double row_cost(const struct draft_cost *c, double n)
+{
+    double spread = c->n * c->xx - c->x * c->x;
+    if (c->seen < COST_SEEN)
+        return 0;
+    if (spread < 1e-3 * c->n * c->n)
+        return -1;
+    double slope = (c->n * c->xy - c->x * c->y) / spread, at = c->y / c->n + slope * (n - c->x / c->n);
+    if (slope <= 0 || at <= 0)
+        return 0;
+    return slope / at < 1 / n ? slope / at : 1 / n;
+}
+
+/* ---- how many drafts ---- */
+
+static float rate_of(const struct draft_ask *a) { return a->c->draft.rate[a->class]; }
+
+/* Drafts of a sequence that promise at least `least` tokens each. */
+static int worth(const struct draft_ask *a, double least)
+{
+    double promise = rate_of(a);
+    int n = 0;
+    for (; n < a->n && promise >= least; n++)
+        promise *= rate_of(a);
+    return n;
+}
+
+/* Lowers the n of every ask to what promises more tokens a second: a draft is worth its row where the chance
+ * that it is used is larger than what the row costs of the tokens of the step. */
+static void choose_lengths(struct drafts *d, int n_seqs)
+{
+    double tokens = n_seqs, rows = n_seqs;
+    double cost = row_cost(&d->cost, n_seqs), least;
+
+    if (d->always)
+        return;
+    if (cost < 0 && d->n_steps % LOOK_EVERY == 0) {
+        for (int i = 0; i < d->n_asks; i++)
+            d->ask[i].most = 0;
+        return;
+    }
+    for (int round = 0; round < 3; round++) {
+        least = cost * tokens / (1 + cost * (rows - n_seqs));
+        tokens = rows = n_seqs;
+        for (int i = 0; i < d->n_asks; i++) {
+            struct draft_ask *a = &d->ask[i];
+            double promise = 1;
+            a->most = worth(a, least);
+            rows += a->most;
+            for (int k = 0; k < a->most; k++)
+                tokens += promise *= rate_of(a);
+        }
+    }
+}
+
+/* ---- guesses ---- */
+
+/* Asks for guesses of a sequence, if it decodes and its answer takes more than a token. */
+static void add_ask(struct drafts *d, struct seq *q)
+{
+    struct choice *c = q->owner;
+    struct draft_state *own = &c->draft;
+    int64_t left = c->rq->max_tokens - (c->n_ids - c->prompt->n) - 1;
+    int64_t most = left < d->most ? left : d->most;
+    int alone = own->alone;
+
+    q->n_drafts = own->n = own->alone = 0;
+    if (alone || q->n_ids - q->n_kv != 1 || most < 1 || c->finish != FINISH_NONE ||
+        choice_reserve(c, c->n_ids + most) < 0)
+        return;
+    if (!own->known)
+        memcpy(own->rate, d->rate, sizeof own->rate);
+    own->known = 1;
+    d->ask[d->n_asks++] = (struct draft_ask){
+        .c = c, .ids = c->ids, .n_ids = c->n_ids, .most = (int)most, .guess = c->ids + c->n_ids
+    };
+}
+
+int drafts_propose(struct drafts *d, struct sched *s, struct err *e)
+{
+    int rc, n_seqs = 0;
+
+    if (!d->kind)
+        return 0;
+    d->n_asks = 0;
+    d->n_steps++;
+    for (struct seq *q = s->running.first; q; q = q->next, n_seqs++)
+        add_ask(d, q);
+    rc = d->n_asks ? d->kind->propose(d->state, d->ask, d->n_asks, e) : 0;
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < d->n_asks; i++)
+        d->ask[i].most = d->ask[i].n;
+    choose_lengths(d, n_seqs);
+    for (int i = 0; i < d->n_asks; i++) {
+        struct draft_ask *a = &d->ask[i];
+        a->c->draft.n = a->n;
+        a->c->draft.class = a->class;
+        a->c->seq.n_drafts = a->most;
+    }
+    return 0;
+}
+
+static void move_rate(float *rate, int right, float step) { *rate += ((float)right - *rate) * step; }
+
+void drafts_compare(struct drafts *d, struct choice *c, int nth, int ran, int32_t id)
+{
+    struct draft_state *own = &c->draft;
+    int right = nth < own->n && c->ids[c->n_ids] == id;
+
+    own->right = right;
+    if (nth < own->n) {
+        move_rate(&own->rate[own->class], right, RATE_STEP);
+        move_rate(&d->rate[own->class], right, RATE_STEP_ALL);
+    }
+    if (!nth && ran) {
+        metric_add(d->metrics, COUNT_DRAFTS, 1);
+        metric_add(d->metrics, COUNT_DRAFT_TOKENS, ran);
+    }
+    if (right && nth < ran) {
+        metric_add(d->metrics, COUNT_ACCEPTED, 1);
+        metric_add(d->metrics, (enum counter)(COUNT_ACCEPTED_0 + nth), 1);
+    }
+}

@@ -1,0 +1,83 @@
+/* draft.h - speculative decoding: guesses at the next tokens of a sequence (drafts), which one step checks
+ * together. Rank 0, the engine's thread.
+ *
+ *     tokens   t0 t1 t2 | d0 d1 d2       a step runs t2 d0 d1 d2: four rows
+ *     samples           | s0 s1 s2 s3    s0 == d0, s1 != d1: the answer goes on with s0 s1
+ *
+ * A row's logits do not depend on the rows beside it (kernels/NUMERICS.md), and a token is a pure function of
+ * logits, request and position. So s0 is the token of a step without drafts, s1 is it where s0 == d0, and so
+ * on: any guess, and any rule for how many there are, gives the same answer.
+ *
+ * A drafter guesses (drafters.h). Here is what all of them share: which sequences get how many drafts. Each
+ * sequence knows how often its drafts were right, the engine how long a row more makes a step; a draft is run
+ * where that promises more tokens a second. With few rows a step waits for the weights, and a row costs
+ * little; with many it does not pay, and drafts end by themselves. Drafts that are not run are still compared
+ * with the token that comes. */
+#ifndef SHARDLINE_SERVE_ENGINE_DRAFT_H
+#define SHARDLINE_SERVE_ENGINE_DRAFT_H
+
+#include <stdint.h>
+#include "base/err.h"
+
+struct choice;
+struct drafter;
+struct metrics;
+struct sched;
+
+#define DRAFT_MOST 16   /* tokens ahead of a sequence */
+#define DRAFT_ROWS 64   /* of all sequences in a step */
+#define DRAFT_CLASSES 4 /* how sure a drafter is: 0 the least */
+
+/* What a choice keeps; zero at first. */
+struct draft_state {
+    int n;                     /* guesses behind its tokens, of which the next step runs some or none */
+    int class;                 /* of these */
+    int right;                 /* while rows are delivered: all guesses so far */
+    int alone;                 /* the next step must run it without drafts */
+    int known;                 /* rate is set */
+    float rate[DRAFT_CLASSES]; /* how often the next guess is right */
+    void *own;                 /* the drafter's */
+};
+
+/* A straight line through the times of steps that decode, by their rows; older ones count less. */
+struct draft_cost {
+    double n, x, y, xx, xy;
+    int64_t seen;
+};
+
+struct drafts {
+    const struct drafter *kind; /* NULL: there are none */
+    void *state;                /* of it */
+    int most;                   /* tokens ahead, at most */
+    int always;                 /* for tests: as many as there are */
+    float rate[DRAFT_CLASSES];  /* of all sequences: what a new one begins with */
+    struct draft_cost cost;
+    struct draft_ask *ask; /* [max_seqs] */
+    int n_asks;
+    int64_t n_steps;
+    struct metrics *metrics; /* borrowed */
+};
+/* What --speculate says. */
+struct draft_spec {
+    const char *kind; /* a drafter's name, or a checkpoint */
+    int n_kind;       /* bytes of it */
+    int most;         /* 0: not given */
+};
+
+/* Reads ngram[:K], suffix[:K] or CKPT[:K]; the text is borrowed. ERR_USAGE: K is not 1 to DRAFT_MOST. */
+int draft_spec_parse(struct draft_spec *spec, const char *text, struct err *e);
+/* Drafts for steps of max_seqs sequences over token ids below vocab. ERR_MEMORY; ERR_USAGE: no such drafter.
+ * drafts_close() is safe on zeroes and after an error. */
+int drafts_open(struct drafts *d, const struct draft_spec *spec, int max_seqs, int64_t vocab, struct err *e);
+void drafts_close(struct drafts *d);
+/* Before sched_next_step(): guesses for the running sequences that decode. */
+int drafts_propose(struct drafts *d, struct sched *s, struct err *e);
+/* Token number nth of a step, `id`, is about to be taken by c, which has agreed with the guesses before. ran:
+ * guesses that the step ran. Sets c->draft.right. */
+void drafts_compare(struct drafts *d, struct choice *c, int nth, int ran, int32_t id);
+/* A step of the scheduler's items took so long. */
+void drafts_timed(struct drafts *d, const struct sched *s, double seconds);
+/* The choice gets no more tokens. */
+void drafts_end(struct drafts *d, struct choice *c);
+
+#endif

@@ -1,0 +1,130 @@
+"""serve_speculate.py CHECKPOINT BROKEN few|all - answers with --speculate are those without, bit for bit:
+drafts from the text, by chance, from earlier answers, in every layout, when pages run out, with every field
+that looks at earlier tokens. BROKEN has a token whose embedding is NaN: as a draft it changes nothing."""
+import json
+import os
+import re
+import sys
+from serve_server import Server, claim, finish, together
+
+checkpoint, broken, part = sys.argv[1:4]
+NAN_ID = 250
+TEXT = "".join(f"line {i}: {i * i} is the square of {i}\n" for i in range(11, 15))
+LONG = TEXT * 3
+GREEDY = dict(max_tokens=60, temperature=0, ignore_eos=True, return_token_ids=True)
+DRAWN = dict(GREEDY, temperature=0.7, top_p=0.95, seed=5)
+PROMPTS = [TEXT, LONG, "line", "the square of the square of", [10], TEXT[:64], TEXT[:63]]
+
+
+def essence(answer):
+    answer["usage"].pop("prompt_tokens_details", None)            # what others have left in the cache
+    return [(c["index"], c["text"], c["token_ids"], c["logprobs"], c["finish_reason"], c.get("stop_reason"),
+             c.get("prompt_logprobs")) for c in sorted(answer["choices"], key=lambda c: c["index"])], answer["usage"]
+
+
+def ask(server, body):
+    def plain():
+        return essence(server.complete(**body))
+
+    def streamed():
+        events = [json.loads(e) for e, _ in server.stream(**body)[1] if e != "[DONE]"]
+        for e in events:
+            e.pop("id"), e.pop("created"), (e.get("usage") or {}).pop("prompt_tokens_details", None)
+        return sorted(json.dumps(e) for e in events)
+    return streamed if body.get("stream") else plain
+
+
+def counters(server):
+    text = server.request("GET", "/metrics")[1].decode()
+    names = ("drafts", "draft_tokens", "accepted_tokens")
+    found = [re.search(rf"^vllm:spec_decode_num_{n}_total\{{.*\}} (\d+)", text, re.M) for n in names]
+    each = re.findall(r"^vllm:spec_decode_num_accepted_tokens_per_pos_total\{.*position=\"\d+\"\} (\d+)", text, re.M)
+    return [int(m.group(1)) if m else None for m in found], [int(x) for x in each]
+
+
+def bodies(server):
+    """Every field that looks at earlier tokens. Stop strings and ids come from the answers themselves, so that
+    they end them in the middle."""
+    plain = server.complete(prompt=LONG, **GREEDY)["choices"][0]
+    text, ids = plain["text"], plain["token_ids"]
+    common = [dict(prompt=p, logprobs=2, echo=True, **GREEDY) for p in PROMPTS]
+    drawn = [dict(prompt=p, logprobs=1, n=3, **DRAWN) for p in PROMPTS[:4]]
+    changed = [dict(how, prompt=LONG, **more) for how in (GREEDY, DRAWN) for more in (
+        dict(presence_penalty=0.7, frequency_penalty=0.3), dict(repetition_penalty=1.3, logprobs=0),
+        dict(logit_bias={str(ids[3]): -4, str(ids[7]): 2}), dict(min_p=0.05, top_k=20),
+        dict(bad_words=["e s", "1", text[20:30]]), dict(allowed_token_ids=sorted(set(ids[:9]))),
+        dict(stop=[text[21:25]]), dict(stop=[text[30:33], "~~"], include_stop_str_in_output=True),
+        dict(stop=[text[5:7]], min_tokens=30), dict(stop_token_ids=[ids[17]]),
+        dict(stop_token_ids=[ids[17]], min_tokens=25, ignore_eos=False),
+        dict(prompt_logprobs=2), dict(logprob_token_ids=[10, 49], logprobs=1), dict(max_tokens=1), dict(max_tokens=2),
+        dict(max_tokens=3, n=2), dict(stream=True, n=2), dict(stream=True, logprobs=1, stop=[text[21:25]],
+                                                             stream_options=dict(include_usage=True)))]
+    return common + drawn + changed
+
+
+def compare(name, got, want, asked):
+    for body, g, w in zip(asked, got, want):
+        what = {k: v for k, v in body.items() if k != "prompt"}
+        claim(f"{name}: {what} is as without", g == w, f"{str(g)[:300]} expected {str(w)[:300]}")
+
+
+def serve(name, args, drafter=None, folder=checkpoint):
+    os.environ.pop("SHARDLINE_DRAFTER", None)
+    if drafter:
+        os.environ["SHARDLINE_DRAFTER"] = drafter
+    s = Server(folder, *args)
+    os.environ.pop("SHARDLINE_DRAFTER", None)
+    return s if claim(f"{name}: starts", s.port is not None, b"".join(s.err)) else None
+
+
+s = Server(checkpoint)
+requests = bodies(s)
+want = [ask(s, b)() for b in requests]
+long = [dict(prompt=LONG[:50 + i] * 2, logprobs=0, **dict(GREEDY, max_tokens=150)) for i in range(6)]
+want_long = [ask(s, b)() for b in long]
+claim("a server without drafts says nothing of them", counters(s) == ([None] * 3, []), counters(s))
+s.stop()
+
+FEW = ("--ctx", 512, "--kv-memory", 1800000, "--verbose")
+SERVERS = [("ngram", ("--speculate", "ngram"), None),
+           ("ngram:5, tp 2, few pages", ("--speculate", "ngram:5", "--tp", 2, *FEW), "ngram"),
+           ("replayed, chunks of 7", ("--speculate", "ngram:9", "--prefill-chunk", 7), "replay")]
+MORE = [("by chance, tp 4, chunks of 7", ("--speculate", "ngram:6", "--tp", 4, "--prefill-chunk", 7), "random"),
+        ("replayed, cp 2", ("--speculate", "ngram:9", "--cp", 2), "replay"),
+        ("replayed, pp 2", ("--speculate", "ngram:4", "--pp", 2), "replay"),
+        ("replayed, few pages", ("--speculate", "ngram:16", *FEW), "replay"),
+        ("by chance, no prefix cache", ("--speculate", "ngram:2", "--prefix-cache", "off"), "random"),
+        ("replayed, cp 2, tp 2, chunks of 1", ("--speculate", "ngram:7", "--cp", 2, "--tp", 2, "--prefill-chunk", 1),
+         "replay"),
+        ("replayed, machines of one rank", ("--speculate", "ngram:7", "--cp", 2, "--ranks-per-node", 1), "replay"),
+        ("by chance, 2 replicas", ("--speculate", "ngram:3", "--replicas", 2), "random"),
+        ("replayed, pp 2, cp 2", ("--speculate", "ngram:8", "--pp", 2, "--cp", 2), "replay")]
+
+for name, args, drafter in SERVERS + (MORE if part == "all" else []):
+    s = serve(name, args, drafter)
+    if not s:
+        continue
+    some = requests if drafter == "replay" else requests[:8]              # a second answer is guessed from the first
+    compare(name + ", alone", [ask(s, b)() for b in some], want, some)
+    compare(name + ", together", together([ask(s, b) for b in requests]), want, requests)
+    if "few" in name:
+        compare(name, together([ask(s, b) for b in long]), want_long, long)
+    (drafts, tokens, right), each = counters(s)
+    claim(f"{name}: drafts were checked", drafts > 0 and tokens >= drafts and right <= tokens, (drafts, tokens, right))
+    claim(f"{name}: accepted tokens add up", sum(each) == right and sorted(each, reverse=True) == each, each)
+    claim(f"{name}: drafts were right", right > 50 or drafter == "random", right)
+    rc, err = s.stop()
+    claim(f"{name}: ends well", rc == 0, f"{rc}: {err}")
+    if "few" in name:
+        claim(f"{name}: pages ran out", " 0 preempted" not in err and "preempted" in err, err)
+
+# a draft whose keys and values are NaN, in windows and behind them
+s = Server(broken)
+want = [ask(s, b)() for b in requests[:12]]
+claim("the NaN is there", s.request("POST", "/v1/completions", dict(prompt=[NAN_ID], max_tokens=1))[0] == 500)
+s.stop()
+for tp in (1, 2) if part == "all" else (1,):
+    s = serve("NaN", ("--speculate", "ngram:5", "--tp", tp), "random", broken)
+    compare(f"drafts of NaN, tp {tp}", together([ask(s, b) for b in requests[:12]]), want, requests[:12])
+    s.stop()
+finish()
