@@ -120,17 +120,21 @@ static int add_item(struct build *b, struct dcp *d, const struct dcp_item *x, en
                     const char *name, int n_name, struct err *e)
 {
     int known = torch_dtype_known(x->dtype), tensor, rc = 0;
+    struct titan_name ours;
     struct chunk k;
-    char ours[FMT_NAME_MAX + 1];
-    if (titan_name(d->titan, name, n_name, ours)) {
-        name = ours;
-        n_name = (int)strlen(ours);
-    }
 
+    if (dcp_titan_follows(d, name, n_name))
+        return build_note(b->c, e, "%.*s left out: it follows from config.json", n_name, name);
     if (known < 0)
         return err_set(e, ERR_FORMAT,
                        "%s: %.*s has dtype %s, which this program does not know: convert it first", d->name,
                        n_name, name, torch_dtype_name(x->dtype));
+    if (titan_name(&d->titan, name, n_name, &ours)) {
+        if (ours.n > 1 || ours.order[0] != TITAN_AS_IS)
+            return dcp_titan_add(b, d, x, role, &ours, e);
+        name = ours.to[0];
+        n_name = (int)strlen(name);
+    }
     if ((tensor = build_tensor(b, role, name, n_name, (enum stored_dtype)known, x->n_dims, x->shape, e)) < 0)
         return tensor;
     for (int i = 0; i < x->n && rc >= 0; i++) {
@@ -371,6 +375,11 @@ static int add_all(struct build *b, struct dcp *d, struct err *e)
     const struct dcp_item *numbered = NULL;
     int strip = has_double_model(d), n_ids = 0, rc = 0;
 
+    for (int i = 0; i < d->n_items; i++) {
+        struct meaning m;
+        meaning_of(&d->item[i], strip, &m);
+        d->is_titan |= m.what == TENSOR && m.n == 21 && !memcmp(m.name, "tok_embeddings.weight", 21);
+    }
     for (int i = 0; i < d->n_items && rc >= 0; i++) {
         const struct dcp_item *x = &d->item[i];
         struct meaning m;
@@ -416,7 +425,7 @@ int dcp_open_ckpt(struct ckpt *c, int is_folder, struct err *e)
     (void)is_folder;
     TRY(build_config(c, e));
     TRY(dcp_open(&d, c, "", e));
-    d.titan = titan_family(c->config);
+    titan_read(c->config, &d.titan);
     TRY(add_all(&b, &d, e));
     TRY(build_finish(&b, e));
     TRY(build_writer(c, "PyTorch Distributed Checkpoint", NULL, dcp_ranks(&d), e));

@@ -7,6 +7,7 @@
 #ifndef SHARDLINE_FORMAT_DCP_DCP_H
 #define SHARDLINE_FORMAT_DCP_DCP_H
 
+#include "format/torch/titan_names.h"
 #include "format/torch/torch_build.h"
 
 struct dcp_part {
@@ -40,7 +41,8 @@ struct dcp {
         int file;
     } * seen;
     int n_seen;
-    int titan; /* titan_family of the model */
+    struct titan titan; /* of the model's config.json */
+    int is_titan;       /* it has torchtitan's names */
 };
 
 /* Reads sub/.metadata (sub "" or "iter_0000010/") and checks that every chunk is in an existing file.
@@ -59,6 +61,13 @@ int dcp_tensor(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p
 /* Fills k with part p of item x, as a chunk of the global array. */
 int dcp_chunk(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p, struct chunk *k,
               struct err *e);
+/* Adds attention of a torchtitan model, whose rows are in another order than Hugging Face's; x's dtype is
+ * known. ERR_CONFIG: config.json has other heads. */
+int dcp_titan_add(struct build *b, struct dcp *d, const struct dcp_item *x, enum ckpt_role role,
+                  const struct titan_name *name, struct err *e);
+/* 1: this tensor of a torchtitan model follows from config.json: the table of RoPE, a head that is the
+ * embedding. */
+int dcp_titan_follows(const struct dcp *d, const char *name, int n);
 /* Opens the zip of an item that is an object as t, which the caller closes. */
 int dcp_object(struct dcp *d, const struct dcp_item *x, struct torch_file *t, struct err *e);
 /* The value of an item that is a tensor with one element. */

@@ -7,7 +7,7 @@
 make=$(dirname "$0")/../lib/foreign_make.py
 command -v python3 >/dev/null || { skip "python3 is not there"; finish; }
 
-for case in zero3-12 zero3-5 zero2-12 zero2-3 dcp-12 dcp-3-wrapped legacy-1-1-1 legacy-2-2-1 legacy-2-2-2 \
+for case in zero3-12 zero3-5 zero2-12 zero2-3 dcp-12 dcp-3-wrapped dcp-5-titan dcp-7-titan-fused legacy-1-1-1 legacy-2-2-1 legacy-2-2-2 \
     legacy-1-4-2-bias legacy-2-1-1-bias \
     legacy-2-2-1-gpt2 legacy-2-1-1-distopt-gpt2 legacy-2-2-2-distopt legacy-1-2-1-distopt-bias dist-1-1-1 \
         dist-2-2-3 dist-2-4-2-bias; do
@@ -20,6 +20,17 @@ for case in zero3-12 zero3-5 zero2-12 zero2-3 dcp-12 dcp-3-wrapped legacy-1-1-1 
     case $case in zero* | dcp*) claim "and verify says which" has "$out" "every CRC-32 is right" ;; esac
     rm -rf "${TMP:?}/$case"
 done
+
+# torchtitan's Llama needs the heads of the model
+mkdir "$TMP/m" && python3 "$make" dcp-2-titan "$TMP/m"
+sed 's/"head_dim": 6/"head_dim": 4/' "$TMP/m/config.json" >"$TMP/other.json"
+run reshard --config "$TMP/other.json" "$TMP/m/ckpt" "$TMP/never"
+claim "the config of another model is refused" [ $rc = 2 -a ! -e "$TMP/never" ]
+claim "with both numbers" has "$err" "config.json says 6 heads in 2 groups of 4: is it the config of another model"
+sed 's/"num_attention_heads": 6, //' "$TMP/m/config.json" >"$TMP/other.json"
+run reshard --config "$TMP/other.json" "$TMP/m/ckpt" "$TMP/never"
+claim "and one without heads" has "$err" "wk.weight needs the heads of the model"
+rm -r "$TMP/m"
 
 # a folder of Hugging Face whose names lack the base model's first word
 mkdir "$TMP/m" && python3 "$make" dcp-3 "$TMP/m"

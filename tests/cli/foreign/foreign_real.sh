@@ -47,6 +47,13 @@ sys.exit(len(have) != len(want) or max(abs(a - b) for a, b in zip(have, want)) >
     esac
     rm -rf "${TMP:?}/$case"
 done
+for case in $("$py" "$here/foreign_titan_llama.py" list 2>/dev/null); do
+    wanted "$case" || continue
+    mkdir "$case"
+    "$py" "$here/foreign_titan_llama.py" "$case" "$TMP/$case" >"$TMP/log" 2>&1 ||
+        { skip "this machine cannot make $case"; continue; }
+    check "$case"
+done
 if "$py" -c 'import megatron.core' 2>/dev/null; then
     for case in $mcore; do
         wanted "$case" || continue

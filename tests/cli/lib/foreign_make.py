@@ -4,7 +4,7 @@ reads of the two must be the same.
 
 No framework is needed: the pickles name torch's classes, which are stand-ins here. Values are unique (a
 function of name and index)."""
-import os, pickle, struct, sys, types, zipfile
+import json, os, pickle, struct, sys, types, zipfile
 from collections import OrderedDict
 
 # ---- stand-ins: only their names get into the files
@@ -195,6 +195,32 @@ def zero2(dir, shapes, state, ranks, skip=3):
     open(f"{dir}/latest", "w").write("global_step7\n")
 
 # ---- PyTorch DCP: rows cut over ranks; names at the top, no paths (as torchtitan flattens them)
+
+def titan(shapes, state, m, fused):
+    """The same as torchtitan's Llama has it: rows of queries and keys in pairs; fused: with the values in one"""
+    names = [("model.embed_tokens", "tok_embeddings"), ("model.norm", "norm"), ("lm_head", "output"),
+             ("model.layers", "layers"), ("self_attn.o_proj", "attention.wo"), ("self_attn.", "attention.qkv_linear."),
+             ("q_proj", "wq"), ("k_proj", "wk"), ("v_proj", "wv"), ("input_layernorm", "attention_norm"),
+             ("post_attention_layernorm", "ffn_norm"), ("mlp.gate_proj", "feed_forward.w1"),
+             ("mlp.up_proj", "feed_forward.w3"), ("mlp.down_proj", "feed_forward.w2")]
+    out, data, hd, group = OrderedDict(), {k: {} for k in KINDS}, m["hd"], m["heads"] // m["groups"]
+    def pairs(x, w):
+        row = lambda h, i: x[(h * hd + i) * w:(h * hd + i + 1) * w]
+        return b"".join(row(h, t * hd // 2 + i) for h in range(len(x) // w // hd) for i in range(hd // 2) for t in (0, 1))
+    for n, s in shapes.items():
+        name, w = n, 4 * s[-1]
+        for a, b in names: name = name.replace(a, b)
+        out[name] = s
+        for k in KINDS: data[k][name] = pairs(state[k][n], w) if name[-9:-7] in ("wq", "wk") else state[k][n]
+    for n in [n for n in out if fused and n.endswith("wq.weight")]:
+        one, w = n.replace("wq", "wqkv"), hd * 4 * m["hidden"]
+        for k in KINDS:
+            q, p, v = (data[k].pop(n.replace("wq", x)) for x in ("wq", "wk", "wv"))
+            data[k][one] = b"".join(q[g * group * w:(g + 1) * group * w] + p[g * w:(g + 1) * w] + v[g * w:(g + 1) * w]
+                                    for g in range(m["groups"]))
+        for x in ("wq", "wk", "wv"): del out[n.replace("wq", x)]
+        out[one] = ((m["heads"] + 2 * m["groups"]) * hd, m["hidden"])
+    return out, data
 
 def dcp_save(dir, shapes, state, ranks, wrapper=""):
     os.makedirs(dir, exist_ok=True)
@@ -485,6 +511,14 @@ def main():
     out = dir + "/ckpt"
     if case.startswith("zero3"): zero3(out, shapes, state, int(case.split("-")[1]))
     elif case.startswith("zero2"): zero2(out, shapes, state, int(case.split("-")[1]))
+    elif "titan" in case:
+        m.update(hd=6)
+        shapes = llama(**m)
+        state = state_of(shapes)
+        dcp_save(out, *titan(shapes, state, m, "fused" in case), int(case.split("-")[1]))
+        json.dump(dict(model_type="llama", hidden_size=m["hidden"], num_hidden_layers=m["layers"], head_dim=m["hd"],
+                       num_attention_heads=m["heads"], num_key_value_heads=m["groups"], vocab_size=m["vocab"],
+                       intermediate_size=m["ffn"]), open(dir + "/config.json", "w"))
     elif case.startswith("dcp"):
         dcp_save(out, shapes, state, int(case.split("-")[1]), "_orig_mod." if "wrapped" in case else "")
     elif case.startswith("dist"):
