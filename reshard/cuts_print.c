@@ -37,6 +37,21 @@ static int64_t unit_of(const struct param *p, const struct model_config *c)
     return p->split == SPLIT_KV ? c->head_dim : n / c->n_heads;
 }
 
+/* The sizes that tp and ep leave alone, of a matrix of a layer: turned round it is refused. */
+static int print_shape(const struct param *p, char *out, size_t room)
+{
+    int at = 0;
+    if (p->layer < 0 || p->split == SPLIT_COPY || p->n_dims < 2)
+        return 0;
+    for (int d = 0; d < p->n_dims; d++) {
+        int is_any = d == p->split_dim || (p->stacked && !d);
+        const char *before = d ? "," : " shape ";
+        at += is_any ? snprintf(out + at, room - (size_t)at, "%s*", before)
+                     : snprintf(out + at, room - (size_t)at, "%s%lld", before, (long long)p->shape[d]);
+    }
+    return at;
+}
+
 static void describe(const struct param_table *t, const struct param *p, char out[LINE_BYTES])
 {
     char pattern[160];
@@ -69,6 +84,7 @@ static void describe(const struct param_table *t, const struct param *p, char ou
                        (long long)values);
     if (p->stacked)
         at += snprintf(out + at, LINE_BYTES - (size_t)at, " expert-dim 0");
+    at += print_shape(p, out + at, LINE_BYTES - (size_t)at);
     if (p->layer < 0 && p->unit > 0)
         snprintf(out + at, LINE_BYTES - (size_t)at, " last");
 }

@@ -9,9 +9,10 @@
 
 /* ---- pieces ---- */
 
-/* A matrix [out, in] cut by its outputs, with its bias; one cut by its inputs, whose bias is whole. */
-#define OUT(name, how) name ".+ dim 0 " how "\n"
-#define IN(name, how) name ".weight dim 1 " how "\n" name ".bias whole\n"
+/* A matrix [out, in] cut by its outputs, with its bias; one cut by its inputs, whose bias is whole. The other
+ * dim is that of the residual stream. */
+#define OUT(name, how) name ".weight dim 0 size $*,hidden_size " how "\n" name ".bias dim 0 " how "\n"
+#define IN(name, how) name ".weight dim 1 size $hidden_size,* " how "\n" name ".bias whole\n"
 
 static const char attention[] =
     OUT("~self_attn.q_proj", "unit $q_unit")
@@ -121,7 +122,7 @@ static const char delta_net[] =
     "~linear_attn.A_log dim 0 unit $ratio\n"
     "~linear_attn.dt_bias dim 0 unit $ratio\n"
     "~linear_attn.norm.weight whole\n"
-    "~linear_attn.out_proj.weight dim 1 unit $v_group\n";
+    "~linear_attn.out_proj.weight dim 1 size $hidden_size,* unit $v_group\n";
 /* The same with q, k and v apart. */
 static const char delta_net_apart[] =
     "~linear_attn.q_proj.weight dim 0 unit $linear_key_head_dim\n"
@@ -136,7 +137,7 @@ static const char delta_net_apart[] =
     "~linear_attn.A_log dim 0 unit $ratio\n"
     "~linear_attn.dt_bias dim 0 unit $ratio\n"
     "~linear_attn.o_norm.weight whole\n"
-    "~linear_attn.o_proj.weight dim 1 unit $v_group\n";
+    "~linear_attn.o_proj.weight dim 1 size $hidden_size,* unit $v_group\n";
 
 /* What follows is one layer that predicts a further token: on the last stage. */
 static const char mtp[] =
@@ -153,7 +154,7 @@ static const char mtp_layer[] =
 /* MiniMax-01: lightning attention beside the usual one. q, k and v lie head by head. */
 static const char lightning[] =
     "~self_attn.qkv_proj.weight dim 0 unit $3*head_dim\n"
-    "~self_attn.out_proj.weight dim 1 unit $head_dim\n"
+    "~self_attn.out_proj.weight dim 1 size $hidden_size,* unit $head_dim\n"
     "~self_attn.output_gate.weight dim 0 unit $head_dim\n"
     "~self_attn.norm.weight dim 0 unit $head_dim\n"
     "~self_attn.diagonal_decay dim 1\n"
@@ -171,7 +172,7 @@ static const char hyper[] =
 /* Kimi Linear, GLM-5-Next: delta attention whose layers have other heads than the latent ones. */
 static const char kimi_delta[] =
     "~self_attn.q_proj.weight dim 0 unit $qk_rope_head_dim\n"
-    "~self_attn.o_proj.weight dim 1 unit $qk_rope_head_dim\n"
+    "~self_attn.o_proj.weight dim 1 size $hidden_size,* unit $qk_rope_head_dim\n"
     "~self_attn.q_conv1d.weight dim 0 unit $linear_head\n"
     "~self_attn.k_conv1d.weight dim 0 unit $linear_head\n"
     "~self_attn.v_conv1d.weight dim 0 unit $linear_head\n"
@@ -194,7 +195,7 @@ static const char deepseek_v4[] =
     "~attn.wq_b.weight dim 0 unit $head_dim\n"
     "~attn.wkv.weight whole\n"
     "~attn.wo_a.weight dim 0 unit $o_lora_rank\n"
-    "~attn.wo_b.weight dim 1 unit $o_lora_rank\n"
+    "~attn.wo_b.weight dim 1 size $hidden_size,* unit $o_lora_rank\n"
     "~attn.attn_sink dim 0\n"
     "~attn.*norm.weight whole\n"
     "~attn.compressor.* whole\n"
@@ -218,8 +219,8 @@ static const char gemma4[] =
     OUT("~self_attn.k_proj", "unit $head_dim copies layers %layer_types!full_attention/6")
     OUT("~self_attn.v_proj", "unit $global_head_dim copies layers %layer_types=full_attention/6")
     OUT("~self_attn.v_proj", "unit $head_dim copies layers %layer_types!full_attention/6")
-    "~self_attn.o_proj.weight dim 1 unit $global_head_dim layers %layer_types=full_attention/6\n"
-    "~self_attn.o_proj.weight dim 1 unit $head_dim layers %layer_types!full_attention/6\n"
+    "~self_attn.o_proj.weight dim 1 size $hidden_size,* unit $global_head_dim layers %layer_types=full_attention/6\n"
+    "~self_attn.o_proj.weight dim 1 size $hidden_size,* unit $head_dim layers %layer_types!full_attention/6\n"
     "~experts.gate_up_proj dim 1 blocks parts 1,1 expert-dim 0 shape $*,*,hidden_size\n"
     "~experts.down_proj dim 2 blocks expert-dim 0 shape $*,hidden_size,*\n"
     "~router.proj.weight whole\n"
@@ -232,13 +233,13 @@ static const char gemma4[] =
 static const char mimo[] =
     "~self_attn.k_proj.weight dim 0 unit $head_dim copies\n"
     "~self_attn.v_proj.weight dim 0 unit $v_head_dim copies\n"
-    "~self_attn.o_proj.weight dim 1 unit $v_head_dim\n";
+    "~self_attn.o_proj.weight dim 1 size $hidden_size,* unit $v_head_dim\n";
 
 static const char longcat[] =
     "~self_attn.*.q_b_proj.weight dim 0 unit $qk_nope_head_dim+qk_rope_head_dim\n"
     "~self_attn.*.q_proj.weight dim 0 unit $qk_nope_head_dim+qk_rope_head_dim\n"
     "~self_attn.*.kv_b_proj.weight dim 0 unit $qk_nope_head_dim+v_head_dim\n"
-    "~self_attn.*.o_proj.weight dim 1 unit $v_head_dim\n"
+    "~self_attn.*.o_proj.weight dim 1 size $hidden_size,* unit $v_head_dim\n"
     "~self_attn.*.q_a_proj.weight whole\n"
     "~self_attn.*.kv_a_proj_with_mqa.weight whole\n"
     "~self_attn.*.*norm.weight whole\n"
@@ -261,13 +262,13 @@ static const char step_experts[] =
     at ".conv1d.+ dim 0 unit $m_head,m_state,m_state copies " \
         "parts $m_all,m_groups*m_state,m_groups*m_state\n" \
     at ".A_log dim 0\n" at ".D dim 0\n" at ".dt_bias dim 0\n" \
-    at ".norm.weight dim 0 unit $m_head\n" at ".out_proj.weight dim 1 unit $m_head\n"
+    at ".norm.weight dim 0 unit $m_head\n" at ".out_proj.weight dim 1 size $hidden_size,* unit $m_head\n"
 static const char mamba2_mixer[] = MAMBA2("~mixer");
 static const char mamba2_mamba[] = MAMBA2("~mamba");
 
 #define MAMBA(at) \
     OUT(at ".in_proj", "parts 1,1") at ".conv1d.+ dim 0\n" at ".x_proj.weight dim 1\n" \
-    OUT(at ".dt_proj", "") at ".A_log dim 0\n" at ".D dim 0\n" IN(at ".out_proj", "") \
+    at ".dt_proj.+ dim 0\n" at ".A_log dim 0\n" at ".D dim 0\n" IN(at ".out_proj", "") \
     at ".*layernorm.weight whole\n"
 static const char jamba[] =
     MAMBA("~mamba")
@@ -285,7 +286,8 @@ static const char nemotron_h[] =
     OUT("~mixer.q_proj", "unit $head_dim") OUT("~mixer.k_proj", "unit $head_dim copies")
     OUT("~mixer.v_proj", "unit $head_dim copies") IN("~mixer.o_proj", "unit $head_dim")
     OUT("~mixer.up_proj", "blocks") IN("~mixer.down_proj", "blocks")
-    OUT("~mixer.experts.{expert}.up_proj", "blocks") IN("~mixer.experts.{expert}.down_proj", "blocks")
+    "~mixer.experts.{expert}.up_proj.weight dim 0 blocks\n"
+    "~mixer.experts.{expert}.down_proj.weight dim 1 blocks\n"
     OUT("~mixer.shared_experts.up_proj", "blocks") IN("~mixer.shared_experts.down_proj", "blocks")
     "~mixer.gate.weight whole\n"
     "~mixer.gate.e_score_correction_bias whole\n";
@@ -429,7 +431,7 @@ static const struct cut_family families[] = {
     { "gptj gpt_bigcode codegen", "hidden_size=n_embd num_attention_heads=n_head multi_query=1",
       { gpt_j } },
     { "opt", NULL, { opt, attention, norms, "~self_attn_layer_norm.+ whole\n" } },
-    { "mpt", NULL, { mpt, norms } },
+    { "mpt", "hidden_size=d_model", { mpt, norms } },
     { "internlm2 internlm3", NULL, { internlm2, norms } },
     { "chatglm", NULL, { chatglm, norms } },
 };

@@ -210,6 +210,22 @@ static int put_layers(struct builder *b, const char *word, char *out, size_t roo
     return at > 0;
 }
 
+/* "size $A,B" becomes "shape A,B"; nothing, where config.json lacks one of the sizes. Returns what follows. */
+static const char *put_size(struct builder *b, const char *s, char *put, size_t room)
+{
+    static const char word[] = "shape ";
+    char numbers[LINE_BYTES];
+    struct err quiet, *e = b->e;
+    size_t n = strcspn(s, SPACE);
+    snprintf(numbers, sizeof numbers, "%.*s", (int)n - 1, s + 1); /* without the $ */
+    strcpy(put, word);
+    b->e = &quiet;
+    if (put_numbers(b, numbers, put + sizeof word - 1, room - sizeof word + 1) < 0)
+        *put = 0;
+    b->e = e;
+    return s + n;
+}
+
 /* The words with numbers for expressions. 0: the row does not stand. */
 static int put_words(struct builder *b, const char *words, char out[LINE_BYTES])
 {
@@ -224,7 +240,9 @@ static int put_words(struct builder *b, const char *words, char out[LINE_BYTES])
         s += n;
 
         snprintf(put, sizeof put, "%s", word);
-        if (*word == '$')
+        if (!strcmp(word, "size"))
+            s = put_size(b, s + strspn(s, SPACE), put, sizeof put);
+        else if (*word == '$')
             rc = put_numbers(b, word + 1, put, sizeof put) < 0 ? -1 : 1;
         else if (*word == '%')
             rc = put_layers(b, word + 1, put, sizeof put);
@@ -234,7 +252,7 @@ static int put_words(struct builder *b, const char *words, char out[LINE_BYTES])
             return -b->e->code;
         if (!rc || !stands)
             return 0;
-        if (*word == '?')
+        if (*word == '?' || !*put)
             continue;
         int len = snprintf(out + at, LINE_BYTES - at, " %s", put);
         if (len < 0 || (size_t)len >= LINE_BYTES - at)

@@ -10,7 +10,7 @@ own.
 Quantised ones are made of these by published_quant.py.
 """
 
-import json, os, random, shutil, struct, subprocess, sys, tempfile
+import json, os, random, re, shutil, struct, subprocess, sys, tempfile
 from published_models import Tensors, W123, configs
 import published_quant
 
@@ -225,20 +225,53 @@ def check_fused(reshard, name, tmp):
     shutil.rmtree(tmp)
 
 
-# both orientations are legal: the published files and those that transformers 5 writes
+# both orientations of fused experts are legal: the published files and those that transformers 5 writes
 EITHER = ("qwen3-vl-30b-a3b",)
 
 
-def check_turned(reshard, name, tmp):
-    """Fused experts in the other orientation are refused, also where one of the two is square."""
-    keys, listed = configs[name][0], tensors_of(name)
-    both = ("experts.gate_up_proj", "experts.down_proj")
-    turned = [(n, [s[0], s[2], s[1]] if n.endswith(both) else s, d) for n, s, d in listed]
-    write(tmp + "/turned", keys, turned)
+def check_refused(reshard, name, tmp, listed, words):
+    write(tmp + "/turned", configs[name][0], listed)
     r = subprocess.run([reshard, "--tp", "2", tmp + "/turned", tmp + "/n"], capture_output=True, text=True)
-    if r.returncode == 0 or "_proj" not in r.stderr or r.stderr.count("\n") != 1:
-        raise Failed("turned experts: status %d: %s" % (r.returncode, r.stderr.strip()))
+    if r.returncode == 0 or not any(w in r.stderr for w in words) or r.stderr.count("\n") != 1:
+        raise Failed("turned %s: status %d: %s" % (words[0], r.returncode, r.stderr.strip()))
     shutil.rmtree(tmp)
+
+
+def turned(shape):
+    """N and K change places; gpt-oss's blocks are [E, N, K/32, 16]."""
+    at = len(shape) - (3 if len(shape) == 4 else 2)
+    return shape[:at] + [shape[at + 1], shape[at]] + shape[at + 2 :]
+
+
+MATRIX = re.compile(
+    r"(down_proj|w2|o_proj|out_proj|wo|dense|dense_4h_to_h|fc2)(_blocks|_scales?|_scale_inv|[.]|$)"
+)
+
+
+def check_turned(reshard, name, tmp):
+    """A matrix, with its scales, in the other orientation is refused, unless it is square."""
+    listed, found = tensors_of(name), {}
+    for n, s, d in listed:
+        m = MATRIX.search(n)
+        if m and len(s) > 1 and not n.endswith("bias"):
+            found.setdefault(n[: m.end(1)], []).append((n, s, d))
+    flat = [m for m in sorted(found) if all(len(s) == 2 for _, s, _ in found[m])]
+    square = [m for m in flat if any(s[0] == s[1] and d not in SCALES for _, s, d in found[m])]
+    module = [m for m in flat if m not in square][-1:]
+    if module:
+        names = [n for n, _, _ in found[module[0]]]
+        out = [(n, turned(s) if n in names else s, d) for n, s, d in listed]
+        check_refused(reshard, name, tmp, out, module)
+
+
+SCALES = ("F32", "F16", "I64")
+FUSED_ENDS = ("experts.gate_up_proj", "experts.down_proj", "_proj_blocks", "_proj_scales", "_proj_scale_inv")
+
+
+def check_turned_experts(reshard, name, tmp):
+    """The same of fused experts, also where one of the two is square."""
+    out = [(n, turned(s) if n.endswith(FUSED_ENDS) else s, d) for n, s, d in tensors_of(name)]
+    check_refused(reshard, name, tmp, out, ["_proj"])
 
 
 def check_all(reshard, names):
@@ -246,10 +279,9 @@ def check_all(reshard, names):
     for name in names or sorted(configs):
         tmp = tempfile.mkdtemp()
         jobs = [("", check)] + [("fused: ", check_fused)] * (name in FUSED)
-        turned = (
-            any(x.endswith("experts.gate_up_proj") for x, _, _ in tensors_of(name)) and name not in EITHER
-        )
-        jobs += [("turned: ", check_turned)] * turned
+        jobs += [("turned: ", check_turned)]
+        is_fused = any(x.endswith(("experts.gate_up_proj", "_proj_blocks")) for x, _, _ in tensors_of(name))
+        jobs += [("turned: ", check_turned_experts)] * (is_fused and name not in EITHER)
         for what, job in jobs:
             n += 1
             try:

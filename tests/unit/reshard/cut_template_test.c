@@ -64,10 +64,10 @@ TEST(a_family_prints_its_own_rows_and_those_of_layers_beside_it)
     struct err e;
     char *text = table_of(config, names, &e);
     CHECK(text != NULL);
-    CHECK_HAS(text, "model.layers.{layer}.self_attn.kv_b_proj.weight dim 0 unit 256\n");
+    CHECK_HAS(text, "model.layers.{layer}.self_attn.kv_b_proj.weight dim 0 unit 256 shape *,512\n");
     CHECK_HAS(text, "model.layers.{layer}.eh_proj.weight whole\n");
     CHECK_HAS(text, "model.layers.{layer}.*norm*.weight whole\n");
-    CHECK_HAS(text, "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight dim 1 blocks\n");
+    CHECK_HAS(text, "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight dim 1 shape 32,* blocks\n");
     free(text);
 }
 
@@ -167,6 +167,8 @@ TEST(templates_hold_rows_alone)
                         at += (size_t)sprintf(table + at, " %.*s", 2 * parts - 1, "1,1,1,1,1,1,1,1");
                     else if (*w == '%')
                         at += (size_t)sprintf(table + at, " 1-2");
+                    else if (!strncmp(w, "size ", 5))
+                        at += (size_t)sprintf(table + at, " shape");
                     else if (*w != '?' && strncmp(w, "last", 4))
                         at += (size_t)sprintf(table + at, " %.*s", n, w);
                     w += n;
