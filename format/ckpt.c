@@ -11,6 +11,7 @@
 #include "format/peft.h"
 #include "format/remote/remote_list.h"
 #include "format/hf/fused_experts.h"
+#include "format/hf/small_files.h"
 #include "store/store.h"
 
 static int is_url(const char *path)
@@ -88,12 +89,15 @@ static int add_beside(struct ckpt *c, const char *file, struct err *e)
 }
 
 /* Small files that checkpoints of every driver may have beside them: how tensors of a model without a family
- * are cut, which adapters were merged, and where the tensors are an adapter's its config. A model's folder
- * may hold that of an adapter that it was made with. */
+ * are cut, what describes a quantisation, which adapters were merged, and where the tensors are an adapter's
+ * its config. A model's folder may hold that of an adapter that it was made with. */
 static int find_beside(struct ckpt *c, struct err *e)
 {
-    int is_adapter = c->n_files && !strncmp(c->file[0].name, "adapter_model", strlen("adapter_model")), rc;
-    TRY(add_beside(c, FMT_CUTS, e));
+    int is_adapter = c->n_files && !strncmp(c->file[0].name, "adapter_model", strlen("adapter_model"));
+    int rc = add_beside(c, FMT_CUTS, e);
+    for (int i = 0; i < SMALL_FILES && rc >= 0 && strcmp(c->driver, "gguf"); i++)
+        rc = add_beside(c, small_file_names[i], e);
+    TRY(rc);
     TRY(add_beside(c, PEFT_MERGED, e));
     if (is_adapter)
         TRY(add_beside(c, PEFT_CONFIG, e));

@@ -219,7 +219,8 @@ static const char gemma4[] =
     OUT("~self_attn.k_proj", "unit $head_dim copies layers %layer_types!full_attention/6")
     OUT("~self_attn.v_proj", "unit $global_head_dim copies layers %layer_types=full_attention/6")
     OUT("~self_attn.v_proj", "unit $head_dim copies layers %layer_types!full_attention/6")
-    "~self_attn.o_proj.weight dim 1 size $hidden_size,* unit $global_head_dim layers %layer_types=full_attention/6\n"
+    "~self_attn.o_proj.weight dim 1 size $hidden_size,* unit $global_head_dim "
+        "layers %layer_types=full_attention/6\n"
     "~self_attn.o_proj.weight dim 1 size $hidden_size,* unit $head_dim layers %layer_types!full_attention/6\n"
     "~experts.gate_up_proj dim 1 blocks parts 1,1 expert-dim 0 shape $*,*,hidden_size\n"
     "~experts.down_proj dim 2 blocks expert-dim 0 shape $*,hidden_size,*\n"

@@ -10,7 +10,7 @@
  *     layer P [W]   from here on ~ stands for P, and rows end with the words W
  *     NAME.+        two rows: NAME.weight and NAME.bias
  *     $A,B          numbers: expressions of whole numbers, keys of config.json, + - * / and parentheses
- *     size $A,B     shape $A,B of all tensors of the pattern; left out where config.json lacks one of the sizes
+ *     size $A,B     shape $A,B of all tensors of the pattern; left out where config.json lacks one of them
  *     %KEY=WORD/N   the layers whose entry in the list KEY is WORD, as 3,7-9; without the list every Nth one.
  *                   %KEY!WORD/N: the other layers
  *     ?A            the row stands only where the expression is not 0

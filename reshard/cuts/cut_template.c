@@ -210,7 +210,7 @@ static int put_layers(struct builder *b, const char *word, char *out, size_t roo
     return at > 0;
 }
 
-/* "size $A,B" becomes "shape A,B"; nothing, where config.json lacks one of the sizes. Returns what follows. */
+/* "size $A,B" becomes "shape A,B", or nothing where config.json lacks a size. Returns what follows. */
 static const char *put_size(struct builder *b, const char *s, char *put, size_t room)
 {
     static const char word[] = "shape ";

@@ -2,6 +2,7 @@
 """Tiny checkpoints of every quantised format, as their own libraries name and shape them; every byte is drawn.
 
     quant_make.py DIR SEED [SCHEME...]      DIR/SCHEME for each (default: all); prints the names
+    quant_make.py sane DIR SEED SCHEME...   the same with scales and orders of columns that values come from
     quant_make.py same_all LIST             LIST has lines "A B": the same tensors, byte for byte, and the
                                             same quantization_config
     quant_make.py damage FROM TO "NAME HOW" a copy in which tensor NAME lacks its last row, column or index of
@@ -328,11 +329,34 @@ def write(folder, config, list_of, r, extra=None):
             json.dump(value, f, indent=2)
 
 
-def make(folder, scheme, seed):
+def sane(t, g, r):
+    """Tensors with bytes: scales are finite and not 0, g_idx has every group."""
+    for name, dtype, shape, *given in t:
+        n = 1
+        for d in shape:
+            n *= d
+        if name.endswith("g_idx"):
+            groups = [i // (g or n) for i in range(n)]
+            r.shuffle(groups)
+            given = [struct.pack("<%di" % n, *groups)]
+        elif "scale" in name and dtype in ("F32", "F16", "BF16"):
+            numbers = [r.uniform(0.5, 1.5) / 64 for _ in range(n)]
+            form = {"F32": "<%df" % n, "F16": "<%de" % n, "BF16": "<%df" % n}[dtype]
+            data = struct.pack(form, *numbers)
+            given = [b"".join(data[i + 2 : i + 4] for i in range(0, 4 * n, 4)) if dtype == "BF16" else data]
+        elif "scale" in name and dtype in ("U8", "F8_E8M0"):
+            given = [bytes(r.randint(100, 130) for _ in range(n))]
+        elif "scale" in name and dtype == "F8_E4M3":
+            given = [bytes(r.randint(40, 100) for _ in range(n))]
+        yield (name, dtype, shape, *given)
+
+
+def make(folder, scheme, seed, is_sane=False):
     model, g, unit, maker, quant = SCHEMES[scheme]
     r = random.Random("%s %s" % (seed, scheme))
     c = sizes(model, unit, r)
     t = tensors(c, maker, g)
+    t = list(sane(t, g, r)) if is_sane else t
     if "quant_method" in quant or scheme == "unknown":
         write(folder, c | {"quantization_config": quant}, t, r)
     else:
@@ -442,8 +466,10 @@ def main(args):
     if args[0] == "experts":
         make_experts(*args[1:])
         return 0
+    is_sane = args[0] == "sane"
+    args = args[is_sane:]
     for scheme in args[2:] or SCHEMES:
-        make(args[0] + "/" + scheme, scheme, args[1])
+        make(args[0] + "/" + scheme, scheme, args[1], is_sane)
         print(scheme)
     return 0
 
