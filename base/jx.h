@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 #include <stdint.h>
+#include "base/buf.h"
 #include "base/err.h"
 
 /* Parses n bytes. what: name of the file, for messages. Returns a reference that the caller releases with
@@ -28,6 +29,45 @@ int jx_int(const json_t *o, const char *what, const char *key, int64_t *out, str
 int jx_float(const json_t *o, const char *what, const char *key, double *out, struct err *e);
 int jx_bool(const json_t *o, const char *what, const char *key, int *out, struct err *e);
 int jx_text(const json_t *o, const char *what, const char *key, const char **out, struct err *e);
+
+/* ---- long lists: an element at a time, with memory for one of them (jx/jx_parts.c) ---- */
+
+/* A value of a text, not parsed; n 0: there is none. The text is borrowed. */
+struct jx_slice {
+    const char *text;
+    size_t n;
+};
+struct jx_walk {
+    const char *at, *end;
+    int begun, closing; /* closing: the bracket at the end; 0: the value is no list and no object */
+};
+/* A walk over the elements of a list or the members of an object. */
+struct jx_walk jx_walk(struct jx_slice of);
+/* 1: *value is the next element, or member with its *key in quotes. 0: there is no further one. -1: not
+ * JSON. Only brackets, commas and the ends of texts are checked: who parses every value has checked
+ * everything. key may be NULL for lists. */
+int jx_walk_next(struct jx_walk *w, struct jx_slice *key, struct jx_slice *value);
+/* The next element of a list, parsed: 1 with *out, which the caller releases; 0: there is none.
+ * ERR_FORMAT. */
+int jx_walk_parse(struct jx_walk *w, const char *what, json_t **out, struct err *e);
+/* How many elements or members; those before the damage where it is not JSON. */
+size_t jx_count(struct jx_slice of);
+
+/* As jx_parse() of an object, but for the lists that are its members key[i]: they become empty lists, and
+ * their text is apart[i]. */
+json_t *jx_parse_apart(struct jx_slice text, const char *const *key, struct jx_slice *apart, int n,
+                       const char *what, struct err *e);
+
+/* Appends the canonical text: sorted keys, no spaces. */
+void jx_put(struct buf *to, const json_t *v);
+/* A further member of an object, whose value put() appends. */
+struct jx_member {
+    const char *key;
+    void (*put)(struct buf *to, const void *arg);
+    const void *arg;
+};
+/* The same for an object with n further members. */
+void jx_put_with(struct buf *to, const json_t *o, const struct jx_member *more, int n);
 
 /* Prints x with 9 significant digits, from which the same binary32 value is read back; NaN and infinities
  * give "null". Returns out. */

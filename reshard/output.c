@@ -93,7 +93,7 @@ static int close_native(struct output *o, int unit, struct err *e)
 }
 
 /* All tables of this process in one blob: length, text, length, text, … */
-static int pack_tables(const struct output *o, char **blob, size_t *n, struct err *e)
+static int pack_tables(struct output *o, char **blob, size_t *n, struct err *e)
 {
     size_t bytes = 1, at = 0;
     int n_units = o->p->n_ranks * UNITS;
@@ -107,6 +107,8 @@ static int pack_tables(const struct output *o, char **blob, size_t *n, struct er
         memcpy(*blob + at, &o->table_bytes[u], sizeof(size_t));
         memcpy(*blob + at + sizeof(size_t), o->table[u], o->table_bytes[u]);
         at += sizeof(size_t) + o->table_bytes[u];
+        free(o->table[u]);
+        o->table[u] = NULL;
     }
     *n = at;
     return 0;
@@ -436,6 +438,8 @@ int output_seal(struct output *o, const char *tmp, struct err *e)
     int rc = o->sink->pack ? o->sink->pack(o, &blob, &n, e) : 0;
     TRY(procs_agree(procs, rc, e));
     TRY(procs_gather(procs, blob, n, &all, &n, e));
+    free(blob);
+    blob = NULL;
     rc = procs_agree(procs, procs_rank(procs) ? 0 : seal(o, tmp, all, n, e), e);
 out:
     free(blob);

@@ -20,7 +20,7 @@ struct sink {
                struct err *e);
     int (*close)(struct output *o, int unit, struct err *e); /* or NULL */
     /* *blob, malloc'd, *n bytes: what rank 0 needs of this process; or NULL */
-    int (*pack)(const struct output *o, char **blob, size_t *n, struct err *e);
+    int (*pack)(struct output *o, char **blob, size_t *n, struct err *e);
     int (*seal)(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta,
                 struct err *e);
 };

@@ -580,6 +580,7 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
         TRY(take_grain(p, e));
     if ((p->has_model || p->has_cuts) && (req->format == TARGET_NATIVE || holds_boxes(req->format)))
         TRY(place_pieces(p, e));
+    cut_model_close(&p->cut); /* the pieces say it now */
     TRY(add_whole(p, e));
 
     sum_up(p);

@@ -589,9 +589,9 @@ int main(int argc, char **argv)
     struct sidecars sidecars = { 0 };
     struct err e = { 0 };
     io_begin();
-    /* buffers of a MiB come and go: their pages must not be given back each time */
-    mallopt(M_MMAP_THRESHOLD, 32 << 20);
-    mallopt(M_TRIM_THRESHOLD, 64 << 20);
+    /* buffers of a MiB come and go: their pages must not be given back each time, those of tables must */
+    mallopt(M_MMAP_THRESHOLD, 4 << 20);
+    mallopt(M_TRIM_THRESHOLD, 16 << 20);
 
     int rc = opt_check_command(&commands[0].p, shift ? NULL : argv[1], &e);
     if (rc == 0)

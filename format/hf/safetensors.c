@@ -184,37 +184,72 @@ static int check_holes(const struct st_table *t, int64_t data_bytes, const char 
     return 0;
 }
 
+static int compare_name(const void *pa, const void *pb)
+{
+    const struct st_entry *a = pa, *b = pb;
+    return strcmp(a->name, b->name);
+}
+
+static int check_twice(const struct st_table *t, const char *path, struct err *e)
+{
+    for (int i = 1; i < t->n; i++)
+        if (!strcmp(t->entry[i - 1].name, t->entry[i].name))
+            return err_set(e, ERR_FORMAT, "%s: duplicate key %s: is the header damaged", path,
+                           t->entry[i].name);
+    return 0;
+}
+
+/* One member of the header. */
+static int parse_member(struct st_table *t, struct jx_slice key, struct jx_slice value, int64_t data_bytes,
+                        const char *path, struct err *e)
+{
+    json_t *name = jx_parse(key.text, key.n, path, e),
+           *v = name ? jx_parse(value.text, value.n, path, e) : NULL;
+    const char *text = json_string_value(name);
+    int rc = v ? 0 : -e->code;
+    if (v && !strcmp(text, "__metadata__"))
+        rc = t->metadata++ ? err_set(e, ERR_FORMAT, "%s: duplicate key %s: is the header damaged", path, text)
+                           : check_metadata(v, path, e);
+    else if (v)
+        rc = parse_entry(&t->entry[t->n++], text, v, data_bytes, path, e);
+    json_decref(name);
+    json_decref(v);
+    return rc;
+}
+
+/* Not JSON: the parser of the whole says where. */
+static int report_damage(const char *text, size_t n, const char *path, struct err *e)
+{
+    json_t *root = jx_parse(text, n, path, e);
+    if (!root)
+        return -e->code;
+    json_decref(root);
+    return err_set(e, ERR_FORMAT, "%s: the header is not an object: is it a safetensors file", path);
+}
+
 int st_parse(struct st_table *t, const char *text, size_t n, int64_t data_bytes, const char *path,
              struct err *e)
 {
-    int rc = 0;
+    struct jx_slice whole = { text, n }, key, value;
+    struct jx_walk w = jx_walk(whole);
+    int rc = 0, more;
     memset(t, 0, sizeof *t);
     if (n == 0 || text[0] != '{')
         return err_set(e, ERR_FORMAT, "%s: the header does not begin with {: is it a safetensors file", path);
-    json_t *root = jx_parse(text, n, path, e), *v;
-    const char *key;
-    if (!root)
-        return -e->code;
-    if (!json_is_object(root)) {
-        rc = err_set(e, ERR_FORMAT, "%s: the header is not an object: is it a safetensors file", path);
-        goto out;
-    }
-    t->entry = calloc(json_object_size(root) + 1, sizeof *t->entry);
-    if (!t->entry) {
-        rc = err_set(e, ERR_MEMORY, "%s: no memory for %zu tensors", path, json_object_size(root));
-        goto out;
-    }
-    json_object_foreach(root, key, v) {
-        if (!strcmp(key, "__metadata__")) {
-            TRY(check_metadata(v, path, e));
-            continue;
-        }
-        TRY(parse_entry(&t->entry[t->n++], key, v, data_bytes, path, e));
-    }
+
+    /* an entry at a time: the header of 100,000 tensors would be 100 MB as one value */
+    t->entry = calloc(jx_count(whole) + 1, sizeof *t->entry);
+    if (!t->entry)
+        return err_set(e, ERR_MEMORY, "%s: no memory for %zu tensors", path, jx_count(whole));
+    while ((more = jx_walk_next(&w, &key, &value)) > 0)
+        TRY(parse_member(t, key, value, data_bytes, path, e));
+    if (more < 0)
+        TRY(report_damage(text, n, path, e));
+    qsort(t->entry, (size_t)t->n, sizeof *t->entry, compare_name);
+    TRY(check_twice(t, path, e));
     qsort(t->entry, (size_t)t->n, sizeof *t->entry, compare_begin);
     TRY(check_holes(t, data_bytes, path, e));
 out:
-    json_decref(root);
     if (rc < 0)
         st_free(t);
     return rc < 0 ? rc : 0;
@@ -230,43 +265,50 @@ void st_free(struct st_table *t)
 
 /* ---- writing ---- */
 
-static json_t *entry_json(const struct st_entry *t)
+static void put_entry(struct buf *to, const struct st_entry *t)
 {
-    json_t *shape = json_array();
+    char text[64 * BOX_DIMS];
+    json_t *name = json_string(t->name);
+    buf_add(to, ",", 1);
+    jx_put(to, name);
+    json_decref(name);
+
+    int at = snprintf(text, sizeof text, ":{\"dtype\":\"%s\",\"shape\":[", stored_dtype_name(t->dtype));
     for (int i = 0; i < t->n_dims; i++)
-        json_array_append_new(shape, json_integer(t->shape[i]));
-    return json_pack("{s:s, s:o, s:[I,I]}", "dtype", stored_dtype_name(t->dtype), "shape", shape,
-                     "data_offsets", (json_int_t)t->begin, (json_int_t)t->end);
+        at += snprintf(text + at, sizeof text - (size_t)at, "%s%lld", i ? "," : "", (long long)t->shape[i]);
+    at += snprintf(text + at, sizeof text - (size_t)at, "],\"data_offsets\":[%lld,%lld]}",
+                   (long long)t->begin, (long long)t->end);
+    buf_add(to, text, (size_t)at);
 }
 
 int st_make(const struct st_entry *entry, int n, size_t align, char **head, size_t *bytes, struct err *e)
 {
     /* transformers requires it */
-    json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    static const char first[] = "{\"__metadata__\":{\"format\":\"pt\"}";
+    struct buf b = { 0 };
+    uint64_t n_header = 0;
+    buf_add(&b, &n_header, sizeof n_header);
+    buf_add(&b, first, sizeof first - 1);
     for (int i = 0; i < n; i++)
-        if (json_object_set_new(root, entry[i].name, entry_json(&entry[i])) < 0) {
-            json_decref(root);
-            return err_set(e, ERR_MEMORY, "no memory for a header of %d tensors", n);
-        }
-    size_t len = json_dumpb(root, NULL, 0, JSON_COMPACT), room = (8 + len + align - 1) / align * align;
-    char *p = len ? malloc(room) : NULL;
+        put_entry(&b, &entry[i]);
+    buf_add(&b, "}", 1);
+    for (size_t rest = (align - b.n % align) % align; rest && !b.failed; rest--)
+        buf_add(&b, " ", 1);
+
+    n_header = b.n - sizeof n_header;
     int rc = 0;
-    if (!p)
-        rc = err_set(e, ERR_MEMORY, "no memory for a header of %zu bytes", len);
-    else if (room - 8 > HEADER_MAX)
+    if (b.failed)
+        rc = err_set(e, ERR_MEMORY, "no memory for a header of %d tensors", n);
+    else if (n_header > HEADER_MAX)
         rc = err_set(e, ERR_FORMAT,
-                     "a header of %d tensors needs %zu bytes, the format allows %u: use more ranks", n, len,
+                     "a header of %d tensors needs %zu bytes, the format allows %u: use more ranks", n, b.n,
                      HEADER_MAX);
     if (rc < 0) {
-        free(p);
-    } else {
-        uint64_t n_header = room - 8;
-        memset(p, ' ', room);
-        memcpy(p, &n_header, sizeof n_header);
-        json_dumpb(root, p + 8, len, JSON_COMPACT);
-        *head = p;
-        *bytes = room;
+        buf_free(&b);
+        return rc;
     }
-    json_decref(root);
-    return rc;
+    memcpy(b.p, &n_header, sizeof n_header);
+    *head = b.p;
+    *bytes = b.n;
+    return 0;
 }

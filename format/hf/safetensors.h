@@ -18,6 +18,7 @@ struct st_entry {
 struct st_table {
     int64_t data; /* first byte of the data in the file */
     int n;
+    int metadata;           /* 1: it has a member __metadata__ */
     struct st_entry *entry; /* by begin */
 };
 

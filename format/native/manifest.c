@@ -22,48 +22,45 @@ const struct layout_row manifest_layout[LAYOUT_ROWS] = {
     { "zero", offsetof(struct ckpt_layout, zero) },
 };
 
-char *manifest_text(const json_t *root, size_t *n, struct err *e)
+char *manifest_text(const json_t *root, const struct jx_member *list, int n_lists, size_t *n, struct err *e)
 {
-    char hex[33], *text = NULL;
-    size_t flags = JSON_COMPACT | JSON_SORT_KEYS, len = json_dumpb(root, NULL, 0, flags),
-           room = len + sizeof TAIL_KEY + TAIL_VALUE + 1;
-    if (len < 2 || !(text = malloc(room))) {
-        err_set(e, ERR_MEMORY, "no memory for a manifest of %zu bytes", len);
-        return NULL;
-    }
-    json_dumpb(root, text, len, flags);
-    len--; /* the closing brace */
-    len += (size_t)snprintf(text + len, room - len, "%s", TAIL_KEY);
-    fmt_hex128(fmt_sum128(text, len), hex);
-    len += (size_t)snprintf(text + len, room - len, "\"%s\"}\n", hex);
-    *n = len;
-    if (len > FMT_MANIFEST_MAX) {
-        err_set(e, ERR_FORMAT, "a manifest of %zu bytes, the limit is %zu: use fewer ranks", len,
+    char hex[33], tail[TAIL_VALUE + 1];
+    struct buf text = { 0 };
+    jx_put_with(&text, root, list, n_lists);
+    text.n -= text.n > 0; /* the closing brace */
+    buf_add(&text, TAIL_KEY, sizeof TAIL_KEY - 1);
+    if (!text.failed)
+        fmt_hex128(fmt_sum128(text.p, text.n), hex);
+    buf_add(&text, tail, (size_t)snprintf(tail, sizeof tail, "\"%.32s\"}\n", text.failed ? "" : hex));
+    if (text.failed)
+        err_set(e, ERR_MEMORY, "no memory for a manifest of %zu bytes", text.n);
+    else if (text.n > FMT_MANIFEST_MAX)
+        err_set(e, ERR_FORMAT, "a manifest of %zu bytes, the limit is %zu: use fewer ranks", text.n,
                 (size_t)FMT_MANIFEST_MAX);
-        free(text);
+    if (text.failed || text.n > FMT_MANIFEST_MAX) {
+        buf_free(&text);
         return NULL;
     }
-    return text;
+    text.p[text.n] = 0;
+    *n = text.n;
+    return text.p;
 }
 
-json_t *manifest_parse(const char *text, size_t n, const char *path, struct err *e)
+int manifest_check(const char *text, size_t n, const char *path, struct err *e)
 {
     char hex[33], want[TAIL_VALUE + 1];
     size_t tail = TAIL_VALUE + sizeof TAIL_KEY - 1;
-    if (n <= tail || memcmp(text + n - tail, TAIL_KEY, sizeof TAIL_KEY - 1)) {
-        err_set(e, ERR_INTEGRITY,
-                "%s: does not end with its checksum: it is cut, changed, or of another program", path);
-        return NULL;
-    }
+    if (n <= tail || memcmp(text + n - tail, TAIL_KEY, sizeof TAIL_KEY - 1))
+        return err_set(e, ERR_INTEGRITY,
+                       "%s: does not end with its checksum: it is cut, changed, or of another program", path);
     fmt_hex128(fmt_sum128(text, n - TAIL_VALUE), hex);
     snprintf(want, sizeof want, "\"%s\"}\n", hex);
-    if (memcmp(want, text + n - TAIL_VALUE, TAIL_VALUE)) {
-        err_set(e, ERR_INTEGRITY,
-                "%s: its bytes have checksum %s, its last line says %.32s: restore it from a good copy", path,
-                hex, text + n - TAIL_VALUE + 1);
-        return NULL;
-    }
-    return jx_parse(text, n, path, e);
+    if (memcmp(want, text + n - TAIL_VALUE, TAIL_VALUE))
+        return err_set(
+            e, ERR_INTEGRITY,
+            "%s: its bytes have checksum %s, its last line says %.32s: restore it from a good copy", path,
+            hex, text + n - TAIL_VALUE + 1);
+    return 0;
 }
 
 json_t *manifest_sum128(struct sum128 s)

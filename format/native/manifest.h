@@ -3,6 +3,7 @@
 #ifndef SHARDLINE_FORMAT_NATIVE_MANIFEST_H
 #define SHARDLINE_FORMAT_NATIVE_MANIFEST_H
 
+#include "base/jx.h"
 #include "format/fmt.h"
 
 #define MANIFEST_VERSION 1
@@ -14,12 +15,18 @@
 #define MANIFEST_EXPERT_LEAF "expert_leaf"
 #define MANIFEST_CP_GRAIN "cp_grain"
 
-/* The canonical text of root (sorted keys, no spaces) with the member manifest_checksum appended; the caller
- * frees it. NULL: *e is set. */
-char *manifest_text(const json_t *root, size_t *n, struct err *e);
-/* Checks the end of the text and the checksum there, then parses. NULL: *e is set (ERR_INTEGRITY: bytes
- * changed). */
-json_t *manifest_parse(const char *text, size_t n, const char *path, struct err *e);
+/* Members of a manifest and of its files that have an entry a tensor or piece. They are made and read an
+ * entry at a time. */
+#define MANIFEST_FILES "files"
+#define MANIFEST_TENSORS "tensors"
+#define MANIFEST_PIECES "pieces" /* of a file */
+enum { LIST_FILES, LIST_TENSORS, MANIFEST_LISTS };
+
+/* The canonical text of root (sorted keys, no spaces) with the n_lists further members and at the end
+ * manifest_checksum; the caller frees it. NULL: *e is set. */
+char *manifest_text(const json_t *root, const struct jx_member *list, int n_lists, size_t *n, struct err *e);
+/* Checks the end of the text and the checksum there. ERR_INTEGRITY: bytes changed. */
+int manifest_check(const char *text, size_t n, const char *path, struct err *e);
 
 /* Values: a checksum as 32 hex digits; n block checksums, 16 digits each, in one string; n integers as a
  * list; the state as an object. NULL: out of memory; manifest_state sets *e. */

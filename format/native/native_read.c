@@ -231,23 +231,30 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static int read_tensors(struct ckpt *c, const json_t *root, const char *path, struct err *e)
+static int read_tensors(struct ckpt *c, const json_t *root, struct jx_slice list, const char *path,
+                        struct err *e)
 {
-    const json_t *list;
+    const json_t *is_list;
+    struct jx_walk w = jx_walk(list);
+    json_t *o = NULL;
+    size_t n = jx_count(list);
     int rc = 0;
-    TRY(need_array(root, path, "tensors", &list, e));
-    size_t n = json_array_size(list);
+    TRY(need_array(root, path, MANIFEST_TENSORS, &is_list, e));
     c->tensor = calloc(n + 1, sizeof *c->tensor);
     c->first_piece = calloc(n + 2, sizeof *c->first_piece);
     if (!c->tensor || !c->first_piece)
         return err_set(e, ERR_MEMORY, "%s: no memory for %zu tensors", path, n);
     for (size_t i = 0; i < n; i++) {
+        TRY(jx_walk_parse(&w, path, &o, e));
         c->n_tensors = (int)i + 1;
-        TRY(read_tensor(&c->tensor[i], json_array_get(list, i), path, e));
+        TRY(read_tensor(&c->tensor[i], o, path, e));
+        json_decref(o);
+        o = NULL;
         if (i && fmt_compare_tensors(&c->tensor[i - 1], &c->tensor[i]) >= 0)
             return err_set(e, ERR_FORMAT, "%s: %s is not in order, or twice", path, c->tensor[i].name);
     }
 out:
+    json_decref(o);
     return rc < 0 ? rc : 0;
 }
 
@@ -323,18 +330,53 @@ static int check_length(const char *path, const char *manifest, int64_t want, st
                          path, (long long)have, FMT_MANIFEST, (long long)want);
 }
 
-static int read_file(struct ckpt *c, const json_t *o, const char *path, const char **last, int64_t *room,
-                     struct err *e)
+/* Makes room for n further pieces. */
+static int grow_pieces(struct ckpt *c, int64_t n, size_t *room, const char *path, struct err *e)
+{
+    struct fmt_piece *grown = c->piece;
+    if (!*room || (size_t)(c->n_pieces + n) > *room)
+        grown = buf_grow(c->piece, room, (size_t)(c->n_pieces + n), sizeof *grown);
+    if (!grown)
+        return err_set(e, ERR_MEMORY, "%s: no memory for %lld pieces", path, (long long)(c->n_pieces + n));
+    c->piece = grown;
+    return 0;
+}
+
+/* Of the last file. */
+static int read_pieces(struct ckpt *c, struct jx_slice list, size_t *room, const char *path, struct err *e)
+{
+    struct fmt_file *f = &c->file[c->n_files - 1];
+    struct jx_walk w = jx_walk(list);
+    json_t *o = NULL;
+    int64_t n = (int64_t)jx_count(list);
+    int rc = 0;
+    TRY(grow_pieces(c, n, room, path, e));
+    for (int64_t i = 0; i < n; i++) {
+        struct fmt_piece *p = &c->piece[c->n_pieces];
+        memset(p, 0, sizeof *p);
+        TRY(jx_walk_parse(&w, path, &o, e));
+        TRY(read_piece(c, p, c->n_files - 1, o, path, e));
+        json_decref(o);
+        o = NULL;
+        if (p->offset < f->data)
+            f->data = p->offset;
+        c->n_pieces++;
+    }
+out:
+    json_decref(o);
+    return rc < 0 ? rc : 0;
+}
+
+/* o: without its list of pieces. */
+static int read_file(struct ckpt *c, const json_t *o, const char *path, const char *last, struct err *e)
 {
     const char *name = "";
-    const json_t *pieces;
     int64_t bytes = 0, stored = 0;
     int rc = 0;
     TRY(need_text(o, path, "name", &name, e));
     TRY(fmt_file_name_check(name, path, e));
-    if (*last && strcmp(*last, name) >= 0)
+    if (last && strcmp(last, name) >= 0)
         return err_set(e, ERR_FORMAT, "%s: the file %s is not in order, or twice", path, name);
-    *last = name;
     TRY(need_int(o, path, "length", 8, &stored, e));
     bytes = stored;
     if (json_object_get(o, "frames"))
@@ -357,38 +399,41 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
         TRY(zst_table(f, json_object_get(o, "frames"), stored, path, e));
     if (f->frame && json_object_get(o, "planes"))
         TRY(zst_widths(f, json_object_get(o, "planes"), path, e));
-    TRY(need_array(o, path, "pieces", &pieces, e));
-    int64_t n = (int64_t)json_array_size(pieces);
     f->data = bytes;
-    if (c->n_pieces + n > *room) {
-        *room = (c->n_pieces + n) * 2;
-        struct fmt_piece *grown = realloc(c->piece, sizeof *grown * (size_t)*room);
-        if (!grown)
-            return err_set(e, ERR_MEMORY, "%s: no memory for %lld pieces", path, (long long)*room);
-        c->piece = grown;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        struct fmt_piece *p = &c->piece[c->n_pieces];
-        memset(p, 0, sizeof *p);
-        TRY(read_piece(c, p, c->n_files - 1, json_array_get(pieces, (size_t)i), path, e));
-        if (p->offset < f->data)
-            f->data = p->offset;
-        c->n_pieces++;
-    }
 out:
     return rc < 0 ? rc : 0;
 }
 
-static int read_files(struct ckpt *c, const json_t *root, const char *path, struct err *e)
+/* A file and its pieces. */
+static int take_file(struct ckpt *c, struct jx_slice text, size_t *room, const char *path, struct err *e)
 {
-    const json_t *list, *o;
-    const char *last = NULL;
-    int64_t room = 0;
-    size_t i;
+    static const char *const key[] = { MANIFEST_PIECES };
+    struct jx_slice pieces;
+    const json_t *is_list;
+    json_t *o = jx_parse_apart(text, key, &pieces, 1, path, e);
+    const char *last = c->n_files ? c->file[c->n_files - 1].name : NULL;
+    int rc = o ? 0 : -e->code;
+    TRY(rc);
+    TRY(read_file(c, o, path, last, e));
+    TRY(need_array(o, path, MANIFEST_PIECES, &is_list, e));
+    TRY(read_pieces(c, pieces, room, path, e));
+out:
+    json_decref(o);
+    return rc < 0 ? rc : 0;
+}
+
+static int read_files(struct ckpt *c, const json_t *root, struct jx_slice list, const char *path,
+                      struct err *e)
+{
+    const json_t *is_list;
+    struct jx_walk w = jx_walk(list);
+    struct jx_slice one;
+    size_t room = 0;
     int rc = 0;
-    TRY(need_array(root, path, "files", &list, e));
-    json_array_foreach((json_t *)list, i, o)
-        TRY(read_file(c, o, path, &last, &room, e));
+    TRY(need_array(root, path, MANIFEST_FILES, &is_list, e));
+    while ((rc = jx_walk_next(&w, NULL, &one)) > 0)
+        TRY(take_file(c, one, &room, path, e));
+    TRY(rc < 0 && list.n ? err_set(e, ERR_FORMAT, "%s: a list in it is damaged", path) : 0);
     fmt_sort_tensors(c);
     for (int t = 0; t < c->n_tensors; t++)
         TRY(fmt_cover(&c->tensor[t], c->piece + c->first_piece[t], c->first_piece[t + 1] - c->first_piece[t],
@@ -495,6 +540,10 @@ int native_open(struct ckpt *c, int is_folder, struct err *e)
 {
     (void)is_folder;
     char *path = io_join(c->dir, FMT_MANIFEST);
+    static const char *const key[MANIFEST_LISTS] = {
+        [LIST_FILES] = MANIFEST_FILES, [LIST_TENSORS] = MANIFEST_TENSORS
+    };
+    struct jx_slice list[MANIFEST_LISTS];
     void *text = NULL;
     json_t *root = NULL;
     size_t n = 0;
@@ -502,15 +551,14 @@ int native_open(struct ckpt *c, int is_folder, struct err *e)
     if (!path)
         return err_set(e, ERR_MEMORY, "%s: no memory for a path", c->dir);
     TRY(io_read_file(path, FMT_MANIFEST_MAX, &text, &n, e));
-    if (!(root = manifest_parse(text, n, path, e))) {
-        rc = -e->code;
-        goto out;
-    }
+    TRY(manifest_check(text, n, path, e));
+    root = jx_parse_apart((struct jx_slice){ text, n }, key, list, MANIFEST_LISTS, path, e);
+    TRY(root ? 0 : -e->code);
     TRY(check_version(root, path, e));
     TRY(read_layout(c, root, path, e));
     TRY(manifest_read_state(c, root, path, e));
-    TRY(read_tensors(c, root, path, e));
-    TRY(read_files(c, root, path, e));
+    TRY(read_tensors(c, root, list[LIST_TENSORS], path, e));
+    TRY(read_files(c, root, list[LIST_FILES], path, e));
     TRY(read_small(c, root, path, e));
     TRY(read_said(c, root, path, e));
 out:

@@ -18,20 +18,20 @@
 struct seal {
     struct ckpt c; /* tensors and pieces, checked as a reader checks them */
     struct file {
-        const char *name, *checksum;
-        json_t *blocks;
+        json_t *root;     /* its line in the table */
+        const char *name; /* borrowed from it */
         int64_t bytes;
-        int64_t first, n;
-        json_t *frames, *plain, *planes;
+        const struct record *record; /* [n] its pieces */
+        int64_t n;
     } * file;
     /* the pieces, as the tables list them */
     struct record {
         struct ckpt_tensor t;
         struct fmt_piece p;
+        char *name; /* of t */
     } * record;
     int n_files;
     int64_t n_records;
-    json_t **root; /* parsed tables; names are borrowed from them */
     int n_tables;
 };
 
@@ -66,54 +66,57 @@ static void get_record(struct record *r, int file, const json_t *o)
     r->t.digest = (struct ckpt_digest){ digest.lo, digest.hi };
 }
 
-static int64_t count_records(const struct seal *s, int *n_files)
+static int make_room(struct seal *s, void *const *table, const size_t *bytes, struct err *e)
 {
-    int64_t n = 0;
-    size_t i;
-    json_t *f;
+    size_t n = 0; /* lines */
     for (int k = 0; k < s->n_tables; k++)
-        json_array_foreach(s->root[k], i, f) {
-            n += (int64_t)json_array_size(json_object_get(f, "pieces"));
-            ++*n_files;
-        }
-    return n;
-}
-
-static int parse_tables(struct seal *s, void *const *table, const size_t *bytes, struct err *e)
-{
-    int n_files = 0;
-    for (int k = 0; k < s->n_tables; k++)
-        if (!(s->root[k] = jx_parse(table[k], bytes[k], "table of a shard", e)))
-            return -e->code;
-    size_t n = (size_t)count_records(s, &n_files);
-    s->file = calloc((size_t)n_files + 1, sizeof *s->file);
+        for (const char *at = table[k], *end = at + bytes[k]; at && at < end; n++)
+            at = (at = memchr(at, '\n', (size_t)(end - at))) ? at + 1 : NULL;
+    s->file = calloc(n + 1, sizeof *s->file);
     s->record = calloc(n + 1, sizeof *s->record);
     s->c.piece = calloc(n + 1, sizeof *s->c.piece);
     s->c.tensor = calloc(n + 1, sizeof *s->c.tensor);
     s->c.first_piece = calloc(n + 2, sizeof *s->c.first_piece);
     if (!s->file || !s->record || !s->c.piece || !s->c.tensor || !s->c.first_piece)
         return err_set(e, ERR_MEMORY, "no memory to merge %zu pieces", n);
+    return 0;
+}
+
+static void get_file(struct seal *s, json_t *o)
+{
+    s->file[s->n_files++] = (struct file){ .root = o,
+                                           .name = json_string_value(json_object_get(o, "name")),
+                                           .bytes = json_integer_value(json_object_get(o, "length")),
+                                           .record = s->record + s->n_records };
+}
+
+/* A line is a file, or a piece of the file above. */
+static int get_line(struct seal *s, json_t *o, struct err *e)
+{
+    if (json_object_get(o, "n_pieces")) {
+        get_file(s, o);
+        return 0;
+    }
+    struct record *r = &s->record[s->n_records++];
+    get_record(r, s->n_files - 1, o);
+    s->file[s->n_files - 1].n++;
+    r->t.name = r->name = strdup(r->t.name);
+    json_decref(o);
+    return r->name ? 0 : err_set(e, ERR_MEMORY, "no memory for the names of tensors");
+}
+
+static int parse_tables(struct seal *s, void *const *table, const size_t *bytes, struct err *e)
+{
+    int rc = make_room(s, table, bytes, e);
     for (int k = 0; k < s->n_tables; k++) {
-        size_t i, j;
-        json_t *f, *p;
-        json_array_foreach(s->root[k], i, f) {
-            json_t *pieces = json_object_get(f, "pieces");
-            struct file *o = &s->file[s->n_files];
-            *o = (struct file){ json_string_value(json_object_get(f, "name")),
-                                json_string_value(json_object_get(f, "checksum")),
-                                json_object_get(f, "blocks"),
-                                json_integer_value(json_object_get(f, "length")),
-                                s->n_records,
-                                (int64_t)json_array_size(pieces),
-                                json_object_get(f, "frames"),
-                                json_object_get(f, "plain"),
-                                json_object_get(f, "planes") };
-            json_array_foreach(pieces, j, p)
-                get_record(&s->record[s->n_records++], s->n_files, p);
-            s->n_files++;
+        const char *at = table[k], *end = at + bytes[k], *stop;
+        for (; rc >= 0 && at < end && (stop = memchr(at, '\n', (size_t)(end - at))); at = stop + 1) {
+            json_t *o = stop > at ? jx_parse(at, (size_t)(stop - at), "table of a shard", e) : NULL;
+            if (stop > at)
+                rc = o ? get_line(s, o, e) : -e->code;
         }
     }
-    return 0;
+    return rc;
 }
 
 /* ---- merging ---- */
@@ -170,13 +173,15 @@ static int check_pieces(struct seal *s, const char *tmp, struct err *e)
     for (int t = 0; t < c->n_tensors && rc >= 0; t++)
         rc = fmt_cover(&c->tensor[t], c->piece + c->first_piece[t], c->first_piece[t + 1] - c->first_piece[t],
                        tmp, e);
+    free(c->piece); /* the manifest is made of the records, which keep the order of the files */
+    c->piece = NULL;
     return rc < 0 ? rc : 0;
 }
 
 static int compare_files(const void *pa, const void *pb)
 {
-    const struct file *a = *(const struct file *const *)pa, *b = *(const struct file *const *)pb;
-    return strcmp(a->name, b->name);
+    const struct file *a = pa, *b = pb;
+    return strcmp(a->name ? a->name : "", b->name ? b->name : "");
 }
 
 /* Another rank may have written it on another machine: it must be visible here, and whole. */
@@ -198,9 +203,20 @@ static int check_file(const char *tmp, const struct file *f, struct err *e)
 
 /* ---- the manifest ---- */
 
-static json_t *tensors_json(const struct ckpt *c)
+static void put_comma(struct buf *to) { buf_add(to, ",", to->n && to->p[to->n - 1] != '['); }
+
+static void put_entry(struct buf *to, json_t *o)
 {
-    json_t *list = json_array();
+    put_comma(to);
+    jx_put(to, o);
+    json_decref(o);
+}
+
+/* Lists grow by an entry at a time: jansson needs ten times their bytes. arg: struct seal. */
+static void put_tensors(struct buf *to, const void *arg)
+{
+    const struct ckpt *c = &((const struct seal *)arg)->c;
+    buf_add(to, "[", 1);
     for (int i = 0; i < c->n_tensors; i++) {
         const struct ckpt_tensor *t = &c->tensor[i];
         json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", t->name, "role", manifest_role[t->role],
@@ -209,54 +225,52 @@ static json_t *tensors_json(const struct ckpt *c)
                               manifest_sum128((struct sum128){ t->digest.lo, t->digest.hi }));
         if (t->is_scalar)
             json_object_set_new(o, "scalar", json_true());
-        json_array_append_new(list, o);
+        put_entry(to, o);
     }
-    return list;
+    buf_add(to, "]", 1);
 }
 
-static json_t *pieces_json(const struct seal *s, const struct file *f)
+/* arg: struct file. */
+static void put_pieces(struct buf *to, const void *arg)
 {
-    json_t *list = json_array();
-    for (int64_t i = f->first; i < f->first + f->n; i++) {
-        const struct fmt_piece *p = &s->record[i].p;
-        json_array_append_new(list, json_pack("{s:i, s:I, s:o, s:o, s:[I,I]}", "tensor", p->tensor, "offset",
-                                              (json_int_t)p->offset, "start",
-                                              manifest_ints(p->box.start, p->box.n_dims), "extent",
-                                              manifest_ints(p->box.extent, p->box.n_dims), "range",
-                                              (json_int_t)p->lo, (json_int_t)p->hi));
+    const struct file *f = arg;
+    buf_add(to, "[", 1);
+    for (int64_t i = 0; i < f->n; i++) {
+        const struct fmt_piece *p = &f->record[i].p;
+        put_entry(to, json_pack("{s:i, s:I, s:o, s:o, s:[I,I]}", "tensor", p->tensor, "offset",
+                                (json_int_t)p->offset, "start", manifest_ints(p->box.start, p->box.n_dims),
+                                "extent", manifest_ints(p->box.extent, p->box.n_dims), "range",
+                                (json_int_t)p->lo, (json_int_t)p->hi));
     }
-    return list;
+    buf_add(to, "]", 1);
 }
 
-static int files_json(const struct seal *s, const char *tmp, json_t *list, struct err *e)
+/* arg: struct seal, whose files are sorted. */
+static void put_files(struct buf *to, const void *arg)
+{
+    const struct seal *s = arg;
+    buf_add(to, "[", 1);
+    for (int i = 0; i < s->n_files; i++) {
+        const struct jx_member pieces = { MANIFEST_PIECES, put_pieces, &s->file[i] };
+        put_comma(to);
+        jx_put_with(to, s->file[i].root, &pieces, 1);
+    }
+    buf_add(to, "]", 1);
+}
+
+static int check_files(struct seal *s, const char *tmp, struct err *e)
 {
     int rc = 0;
-    const struct file **sorted = malloc(sizeof *sorted * (size_t)(s->n_files + 1));
-    if (!sorted)
-        return err_set(e, ERR_MEMORY, "no memory to merge %d files", s->n_files);
-    for (int i = 0; i < s->n_files; i++)
-        sorted[i] = &s->file[i];
-    qsort(sorted, (size_t)s->n_files, sizeof *sorted, compare_files);
+    qsort(s->file, (size_t)s->n_files, sizeof *s->file, compare_files);
     for (int i = 0; i < s->n_files; i++) {
-        const struct file *f = sorted[i];
+        const struct file *f = &s->file[i];
         TRY(fmt_file_name_check(f->name ? f->name : "", "table of a shard", e));
-        if (i && !strcmp(sorted[i - 1]->name, f->name)) {
-            rc = err_set(e, ERR_INTERNAL, "two ranks wrote %s: please report it", f->name);
-            goto out;
-        }
+        if (i && !strcmp(f[-1].name, f->name))
+            return err_set(e, ERR_INTERNAL, "two ranks wrote %s: please report it", f->name);
         TRY(check_file(tmp, f, e));
-        json_t *o = json_pack("{s:s, s:I, s:s, s:O, s:o}", "name", f->name, "length", (json_int_t)f->bytes,
-                              "checksum", f->checksum, "blocks", f->blocks, "pieces", pieces_json(s, f));
-        if (f->frames) {
-            json_object_set(o, "frames", f->frames);
-            json_object_set(o, "plain", f->plain);
-            if (f->planes)
-                json_object_set(o, "planes", f->planes);
-        }
-        json_array_append_new(list, o);
+        json_object_del(f->root, "n_pieces"); /* the rest is what the manifest says of it */
     }
 out:
-    free(sorted);
     return rc < 0 ? rc : 0;
 }
 
@@ -322,8 +336,8 @@ static json_t *features_json(const struct seal *s, const struct ckpt_state *stat
     if (state->has_state && state->counts.count)
         json_array_append_new(list, json_string(MANIFEST_COUNTS));
     for (int i = 0; i < s->n_files; i++) {
-        zstd |= s->file[i].frames != NULL;
-        planes |= s->file[i].planes != NULL;
+        zstd |= json_object_get(s->file[i].root, "frames") != NULL;
+        planes |= json_object_get(s->file[i].root, "planes") != NULL;
     }
     if (planes)
         json_array_append_new(list, json_string(MANIFEST_PLANES));
@@ -335,12 +349,14 @@ static json_t *features_json(const struct seal *s, const struct ckpt_state *stat
 static int write_manifest(const struct seal *s, const char *tmp, const struct ckpt_meta *m,
                           const struct ckpt_digests *d, struct err *e)
 {
-    json_t *files = json_array(), *extra = json_array(), *config = json_null(), *state = NULL, *root = NULL;
+    const struct jx_member list[MANIFEST_LISTS] = {
+        [LIST_FILES] = { MANIFEST_FILES, put_files, s }, [LIST_TENSORS] = { MANIFEST_TENSORS, put_tensors, s }
+    };
+    json_t *extra = json_array(), *config = json_null(), *state = NULL, *root = NULL;
     char *text = NULL, *path = io_join(tmp, FMT_MANIFEST);
     size_t n = 0;
     int rc = 0;
     err_set(e, ERR_MEMORY, "no memory for the manifest");
-    TRY(files_json(s, tmp, files, e));
     if (m->config_json && !(config = put_small(tmp, FMT_CONFIG, m->config_json, strlen(m->config_json), e))) {
         rc = -e->code;
         goto out;
@@ -350,23 +366,22 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
         rc = -e->code;
         goto out;
     }
-    root = json_pack("{s:s, s:i, s:o, s:i, s:o, s:o, s:i, s:O, s:o, s:O, s:O, s:O, s:o, s:o}", "format",
+    root = json_pack("{s:s, s:i, s:o, s:i, s:o, s:o, s:i, s:O, s:O, s:O, s:o, s:o}", "format",
                      MANIFEST_FORMAT, "version", MANIFEST_VERSION, "must_understand",
                      features_json(s, &m->state), "block_bytes", (int)FMT_BLOCK, "save_id",
                      manifest_sum128(manifest_save_id(d, &m->layout)), "layout", layout_json(&m->layout),
-                     "grain", m->state.grain, "state", state, "tensors", tensors_json(&s->c), "files", files,
-                     "config", config, "extra", extra, "weights_digest",
-                     manifest_sum128((struct sum128){ d->weights.lo, d->weights.hi }), "state_digest",
+                     "grain", m->state.grain, "state", state, "config", config, "extra", extra,
+                     "weights_digest", manifest_sum128((struct sum128){ d->weights.lo, d->weights.hi }),
+                     "state_digest",
                      d->has_state ? manifest_sum128((struct sum128){ d->state.lo, d->state.hi })
                                   : json_null());
     manifest_put_orders(root, &m->state);
-    if (!root || !(text = manifest_text(root, &n, e))) {
+    if (!root || !(text = manifest_text(root, list, MANIFEST_LISTS, &n, e))) {
         rc = -e->code;
         goto out;
     }
     TRY(io_write_file(path, text, n, e));
 out:
-    json_decref(files);
     json_decref(extra);
     json_decref(config);
     json_decref(state);
@@ -382,23 +397,20 @@ int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_by
     struct seal s = { .n_tables = n };
     struct ckpt_digests d;
     int rc = 0;
-    s.root = calloc((size_t)n + 1, sizeof *s.root);
-    if (!s.root) {
-        rc = err_set(e, ERR_MEMORY, "no memory to merge %d tables", n);
-        goto out;
-    }
     TRY(parse_tables(&s, table, table_bytes, e));
     TRY(merge_tensors(&s, e));
     TRY(check_pieces(&s, tmp, e));
+    TRY(check_files(&s, tmp, e));
     d = ckpt_digest_all(s.c.n_tensors, s.c.tensor, &meta->state);
     TRY(write_manifest(&s, tmp, meta, &d, e));
     TRY(io_sync_dir(tmp, e));
     if (got)
         *got = d;
 out:
-    for (int i = 0; s.root && i < n; i++)
-        json_decref(s.root[i]);
-    free(s.root);
+    for (int i = 0; i < s.n_files; i++)
+        json_decref(s.file[i].root);
+    for (int64_t i = 0; i < s.n_records; i++)
+        free(s.record[i].name);
     free(s.file);
     free(s.record);
     free(s.c.piece);

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
+#include "base/jx.h"
 #include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
@@ -468,19 +469,14 @@ static json_t *digits_json(const unsigned char *v, int64_t n)
     return o;
 }
 
-static json_t *file_json(const struct out_file *f, struct out_piece *const *order)
+/* A file without its pieces. */
+static json_t *file_json(const struct out_file *f)
 {
     int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
-    json_t *pieces = json_array(), *piece;
-    for (int i = 0; i < f->n; i++)
-        if (!(piece = piece_json(order[i])) || json_array_append_new(pieces, piece) < 0) {
-            json_decref(pieces);
-            return NULL;
-        }
-    json_t *o = json_pack("{s:s, s:I, s:o, s:o, s:o}", "name", f->name, "length",
+    json_t *o = json_pack("{s:s, s:I, s:o, s:o, s:i}", "name", f->name, "length",
                           (json_int_t)(f->frame ? f->stored : f->bytes), "checksum",
                           manifest_sum128(fmt_sum_blocks(f->block, n_blocks)), "blocks",
-                          manifest_blocks(f->block, n_blocks), "pieces", pieces);
+                          manifest_blocks(f->block, n_blocks), "n_pieces", f->n);
     if (f->frame) {
         json_t *frames = json_array();
         for (int64_t i = 0; i < n_blocks; i++)
@@ -493,21 +489,30 @@ static json_t *file_json(const struct out_file *f, struct out_piece *const *orde
     return o;
 }
 
+static void put_line(struct buf *to, json_t *o)
+{
+    jx_put(to, o);
+    buf_add(to, "\n", 1);
+    json_decref(o);
+}
+
+/* A line a file, behind it a line for each of its pieces. */
 static int make_table(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e)
 {
-    json_t *root = json_array(), *file;
-    int first = 0, ok = root != NULL;
-    for (int f = 0; f < FILES && ok; f++) {
+    struct buf text = { 0 };
+    for (int f = 0, first = 0; f < FILES; first += s->file[f++].n) {
         if (s->file[f].n)
-            ok = (file = file_json(&s->file[f], s->order + first)) && json_array_append_new(root, file) == 0;
-        first += s->file[f].n;
+            put_line(&text, file_json(&s->file[f]));
+        for (int i = 0; i < s->file[f].n; i++)
+            put_line(&text, piece_json(s->order[first + i]));
     }
-    char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL;
-    json_decref(root);
-    if (!text)
+    buf_add(&text, "\n", 1); /* also a shard without pieces has a table */
+    if (text.failed) {
+        buf_free(&text);
         return err_set(e, ERR_MEMORY, "no memory for the table of %d pieces", s->n);
-    *table = text;
-    *bytes = strlen(text);
+    }
+    *table = text.p;
+    *bytes = text.n;
     return 0;
 }
 

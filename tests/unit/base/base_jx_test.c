@@ -154,3 +154,77 @@ TEST(json_of_strangers_has_limits_of_lists_and_values)
         json_decref(j);
     }
 }
+
+/* Walks the text as whoever reads a list does: every value parsed. 1: all of it is JSON. */
+static int walks(const char *text)
+{
+    struct jx_slice key = { 0 }, value;
+    struct jx_walk w = jx_walk((struct jx_slice){ text, strlen(text) });
+    struct err e;
+    int rc;
+    while ((rc = jx_walk_next(&w, &key, &value)) > 0) {
+        json_t *v = jx_parse(value.text, value.n, "t", &e),
+               *k = key.n ? jx_parse(key.text, key.n, "t", &e) : v;
+        int good = v && k;
+        if (key.n)
+            json_decref(k);
+        json_decref(v);
+        if (!good)
+            return 0;
+    }
+    return rc == 0;
+}
+
+/* Every text with one byte removed or changed: the walk and jansson agree on what is JSON. */
+TEST(a_walk_takes_what_the_parser_takes)
+{
+    static const char whole[] = " { \"a\" : [1, {\"b\":[]}, \"],}\\\"\" ] , \"c\":-1.5e3,\"d\":null } ";
+    static const char with[] = "{}[],:\"1 n\\";
+    char text[sizeof whole + 1];
+    CHECK(walks(whole));
+    for (size_t at = 0; at + 1 < sizeof whole; at++)
+        for (size_t k = 0; k < sizeof with; k++) {
+            struct err e;
+            memcpy(text, whole, sizeof whole);
+            if (k + 1 < sizeof with)
+                text[at] = with[k];
+            else
+                memmove(text + at, text + at + 1, sizeof whole - at - 1);
+            json_t *j = jx_parse(text, strlen(text), "t", &e);
+            if (walks(text) != (json_is_object(j) || json_is_array(j)))
+                test_fail(__FILE__, __LINE__, "%s: %s", text, j ? "is JSON" : "is none");
+            json_decref(j);
+        }
+}
+
+static void put_two(struct buf *to, const void *arg) { buf_add(to, arg, strlen(arg)); }
+
+TEST(lists_apart_come_back)
+{
+    static const char text[] = "{\"a\":[1,[2],{}],\"b\":7,\"z\":[],\"c\":\"no list\"}";
+    static const char *const key[] = { "a", "c", "d", "z" };
+    struct jx_slice apart[4];
+    struct buf b = { 0 };
+    struct err e;
+    json_t *o = jx_parse_apart((struct jx_slice){ text, sizeof text - 1 }, key, apart, 4, "t", &e), *v;
+    CHECK_INT(json_array_size(json_object_get(o, "a")), 0);
+    CHECK_STR(json_string_value(json_object_get(o, "c")), "no list");
+    CHECK_INT(jx_count(apart[0]), 3);
+    CHECK_INT(apart[1].n + apart[2].n, 0);
+    CHECK_INT(apart[3].n, 2);
+    struct jx_walk w = jx_walk(apart[0]);
+    CHECK_INT(jx_walk_parse(&w, "t", &v, &e), 1);
+    CHECK_INT(json_integer_value(v), 1);
+    json_decref(v);
+
+    json_object_del(o, "a");
+    json_object_del(o, "z");
+    jx_put_with(&b, o, &(struct jx_member){ "bb", put_two, "[1,2]" }, 1);
+    buf_add(&b, "", 1);
+    CHECK_STR(b.p, "{\"b\":7,\"bb\":[1,2],\"c\":\"no list\"}");
+    buf_free(&b);
+    json_decref(o);
+
+    CHECK(!jx_parse_apart((struct jx_slice){ "{\"a\":[1],\"a\":[2]}", 17 }, key, apart, 4, "t", &e));
+    CHECK(strstr(e.text, "duplicate"));
+}

@@ -37,8 +37,8 @@ static json_t *manifest_of(const char *dst)
     size_t n = 0;
     json_t *m = NULL;
     snprintf(path, sizeof path, "%s/manifest.json", dst);
-    if (io_read_file(path, 1 << 24, &text, &n, &e) == 0)
-        m = manifest_parse(text, n, path, &e);
+    if (io_read_file(path, 1 << 24, &text, &n, &e) == 0 && manifest_check(text, n, path, &e) == 0)
+        m = jx_parse(text, n, path, &e);
     CHECK(m != NULL);
     free(text);
     return m;
@@ -50,7 +50,7 @@ static void write_manifest(const char *dst, json_t *m)
     struct err e = { 0 };
     size_t n = 0;
     json_object_del(m, "manifest_checksum");
-    char *text = manifest_text(m, &n, &e);
+    char *text = manifest_text(m, NULL, 0, &n, &e);
     snprintf(path, sizeof path, "%s/manifest.json", dst);
     CHECK_INT(io_unlink(path, &e), 0);
     CHECK_INT(io_write_file(path, text, n, &e), 0);

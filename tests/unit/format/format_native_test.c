@@ -281,7 +281,7 @@ static void save_manifest(const char *folder, json_t *m)
     char path[512], *text;
     struct err e = { 0 };
     size_t n = 0;
-    text = manifest_text(m, &n, &e);
+    text = manifest_text(m, NULL, 0, &n, &e);
     unlink(in_tmp(folder, "manifest.json", path));
     CHECK_INT(io_write_file(path, text, n, &e), 0);
     free(text);
