@@ -15,8 +15,10 @@ enum mg_family { MG_LLAMA, MG_MIXTRAL, MG_DEEPSEEK, MG_GPT2, MG_FAMILIES };
 struct mg_shape { /* 0: not known */
     int64_t layers, hidden, heads, groups, head_dim, vocab, padded_vocab;
     int64_t tp, pp, etp; /* etp: ranks that experts are cut over */
-    int has_gate, tied;  /* -1: not known */
-    int grouped;         /* 1: GroupedMLP has the experts of a rank in one parameter, -1: not known */
+    int64_t q_rank, kv_rank,
+        rotary;         /* latent attention: rows of the compressed queries, of keys and values */
+    int has_gate, tied; /* -1: not known */
+    int grouped;        /* 1: GroupedMLP has the experts of a rank in one parameter, -1: not known */
     enum mg_family family;
 };
 
@@ -88,8 +90,8 @@ struct mg_segment mg_segment_at(const struct mg *m, const struct mg_row *r, int6
 int64_t mg_rows_of(const struct mg *m, const struct mg_row *r, int64_t rows, int hf);
 /* Ranks that a row is cut over. */
 int64_t mg_ranks(const struct mg *m, const struct mg_row *r);
-/* Shape of the global array, from the local shape of one of n ranks. */
-void mg_global(const struct mg_row *r, int64_t n, int n_dims, const int64_t *local, int64_t *global);
+/* Rows of the array of a row of compressed queries, keys and values; 0: another row, or not known. */
+int64_t mg_compressed_rows(const struct mg *m, const struct mg_row *r);
 /* Adds a block: box `box` of the array (shape: of the whole) is stored row-major in f from element `at`
  * on. */
 int mg_block(struct mg *m, const struct mg_name *name, const struct box *box, const int64_t *shape,

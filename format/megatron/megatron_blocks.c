@@ -7,10 +7,22 @@ int64_t mg_ranks(const struct mg *m, const struct mg_row *r)
     return r->of_experts && m->s.etp > 0 ? m->s.etp : m->s.tp;
 }
 
-void mg_global(const struct mg_row *r, int64_t n, int n_dims, const int64_t *local, int64_t *global)
+int64_t mg_compressed_rows(const struct mg *m, const struct mg_row *r)
 {
-    for (int d = 0; d < n_dims; d++)
-        global[d] = local[d] * (d == r->tp_dim ? n : 1);
+    const struct mg_shape *s = &m->s;
+    if (!strcmp(r->key, "self_attention.linear_q_down_proj.weight"))
+        return s->q_rank;
+    if (!strcmp(r->key, "self_attention.linear_kv_down_proj.weight") && s->kv_rank && s->rotary)
+        return s->kv_rank + s->rotary;
+    return 0;
+}
+
+/* The dim that tp cuts, -1: none. Megatron's local layers cut the compressed rows, Transformer Engine's do
+ * not: the local tensor shows it. */
+static int cut_dim(const struct mg *m, const struct mg_row *r, const int64_t *local)
+{
+    int64_t whole = mg_compressed_rows(m, r);
+    return whole && local[0] < whole ? 0 : r->tp_dim;
 }
 
 /* GPT-2 has no gate. */
@@ -57,6 +69,10 @@ static int check_rows(const struct mg *m, const struct mg_row *r, int64_t rows, 
                        "config of another model",
                        path, r->key, (long long)rows, (long long)m->s.heads, (long long)m->s.groups,
                        (long long)m->s.head_dim, (long long)((m->s.heads + 2 * m->s.groups) * m->s.head_dim));
+    if (mg_compressed_rows(m, r) && rows != mg_compressed_rows(m, r))
+        return err_set(e, ERR_CONFIG,
+                       "%s: %s has %lld rows, config.json says %lld: is it the config of another model", path,
+                       r->key, (long long)rows, (long long)mg_compressed_rows(m, r));
     if (!r->hf[m->s.family][0])
         return err_set(e, ERR_CONFIG, "%s: %s is not a tensor of %s: is it the config of another model", path,
                        r->key,
@@ -216,6 +232,7 @@ int mg_local(struct mg *m, const struct mg_name *which, int64_t rank, int n_dims
     const struct mg_row *r = which->row;
     int64_t shape[2] = { 0 };
     struct box box = { .n_dims = n_dims };
+    int cut = cut_dim(m, r, local);
 
     if (n_dims < 1 || n_dims > 2)
         return err_set(e, ERR_FORMAT, "%s: %s has %d dims: is the file damaged", m->b->c->path, r->key,
@@ -227,11 +244,11 @@ int mg_local(struct mg *m, const struct mg_name *which, int64_t rank, int n_dims
     if (m->s.tied == 1 && r->cut == MG_VOCAB && r->hf[m->s.family][0] &&
         !strcmp(r->hf[m->s.family][0], "lm_head.weight"))
         return 0; /* the last stage's copy of the embedding */
-    if ((r->tp_dim < 0 || r->tp_dim >= n_dims) && rank > 0)
+    if ((cut < 0 || cut >= n_dims) && rank > 0)
         return 0;
-    mg_global(r, mg_ranks(m, r), n_dims, local, shape);
     for (int d = 0; d < n_dims; d++) {
-        box.start[d] = d == r->tp_dim ? rank * local[d] : 0;
+        shape[d] = local[d] * (d == cut ? mg_ranks(m, r) : 1);
+        box.start[d] = d == cut ? rank * local[d] : 0;
         box.extent[d] = local[d];
     }
 

@@ -38,14 +38,18 @@ static const enum ckpt_role roles[] = { ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_
         "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", "mlp.linear_fc2.bias", \
         "mlp.router.weight", "mlp.shared_experts.gate_weight", "mlp.shared_experts.linear_fc1.weight", \
         "mlp.shared_experts.linear_fc2.weight", NULL
-static const char *const order_local[] = { "self_attention.linear_qkv.layer_norm_weight",
+static const char *const order_local[] = { "input_layernorm.weight",
+                                           "self_attention.linear_qkv.layer_norm_weight",
                                            "self_attention.linear_qkv.layer_norm_bias",
                                            "self_attention.linear_proj.weight",
-                                           "self_attention.linear_proj.bias", REST_OF_LAYER };
-static const char *const order_te[] = { "self_attention.linear_proj.weight",
+                                           "self_attention.linear_proj.bias",
+                                           REST_OF_LAYER };
+static const char *const order_te[] = { "input_layernorm.weight",
+                                        "self_attention.linear_proj.weight",
                                         "self_attention.linear_proj.bias",
                                         "self_attention.linear_qkv.layer_norm_weight",
-                                        "self_attention.linear_qkv.layer_norm_bias", REST_OF_LAYER };
+                                        "self_attention.linear_qkv.layer_norm_bias",
+                                        REST_OF_LAYER };
 static const char *const *const orders[] = { order_local, order_te };
 #define ORDERS 2 /* without GROUPED */
 /* Orders of experts: each with both of its matrices; all of fc1, then all of fc2; GroupedMLP, where all of
@@ -69,6 +73,7 @@ struct param {
 struct stage {
     struct param *p;
     int n, capacity;
+    int cuts_compressed; /* tp cuts the compressed rows of latent attention */
 };
 
 int mg_is_flat(const struct dcp_item *x) { return x->is_tensor && mg_starts(x, FLAT); }
@@ -178,7 +183,8 @@ static int add_one(const struct mg *m, const struct dcp *d, struct stage *s, con
     if (!p->row || p->n_dims < 1 || p->n_dims > 2 || (expert >= 0 && expert >= x->shape[stacked - 1]))
         return -1;
     for (int i = 0; i < p->n_dims; i++) {
-        int64_t size = x->shape[i + stacked], parts = i == p->row->tp_dim ? mg_ranks(m, p->row) : 1;
+        int cut = s->cuts_compressed && mg_compressed_rows(m, p->row) ? 0 : p->row->tp_dim;
+        int64_t size = x->shape[i + stacked], parts = i == cut ? mg_ranks(m, p->row) : 1;
         if (size % parts)
             return -1;
         p->shape[i] = size / parts;
@@ -258,10 +264,11 @@ static int list_group(const struct mg *m, const struct dcp *d, const struct opti
                       int order, struct stage *s)
 {
     int64_t per = m->s.layers / m->s.pp, rank = group / o->tp, pp = o->of_experts ? rank / o->ep : rank;
-    const char *const *names = o->of_experts ? NULL : orders[order];
+    const char *const *names = o->of_experts ? NULL : orders[order % ORDERS];
     int rc = 0;
 
     s->n = 0;
+    s->cuts_compressed = !o->of_experts && order >= ORDERS;
     if (per * m->s.pp != m->s.layers)
         return -1;
     for (int64_t l = pp * per; l < (pp + 1) * per && o->of_experts; l++)
@@ -405,12 +412,13 @@ static int fits_order(const struct mg *m, const struct dcp *d, const struct opti
     return fits;
 }
 
-/* The order that fits all groups of an optimizer; -1: none, or GroupedMLP's and another. */
+/* The order that fits all groups of an optimizer; -1: none, or GroupedMLP's and another. Latent attention
+ * may have its compressed rows cut: ORDERS and more. */
 static int find_order(const struct mg *m, const struct dcp *d, const struct optimizer *o, struct stage *s)
 {
-    int found = -1;
-    for (int order = 0; order < ORDERS && found < 0; order++)
-        if ((!o->of_experts || m->s.grouped != 1) && fits_order(m, d, o, order, s))
+    int found = -1, n = o->of_experts ? m->s.grouped == 1 ? 0 : ORDERS : m->s.kv_rank ? 2 * ORDERS : ORDERS;
+    for (int order = 0; order < n && found < 0; order++)
+        if (fits_order(m, d, o, order, s))
             found = order;
     if (!o->of_experts || !m->s.grouped || !fits_order(m, d, o, GROUPED, s))
         return found;

@@ -130,6 +130,9 @@ static const struct member args_members[] = {
     { "tensor_model_parallel_size", AT(tp) },
     { "pipeline_model_parallel_size", AT(pp) },
     { "expert_tensor_parallel_size", AT(etp) },
+    { "q_lora_rank", AT(q_rank) },
+    { "kv_lora_rank", AT(kv_rank) },
+    { "qk_pos_emb_head_dim", AT(rotary) },
 };
 static const struct member config_members[] = {
     { "num_hidden_layers", AT(layers) },
@@ -138,6 +141,9 @@ static const struct member config_members[] = {
     { "num_key_value_heads", AT(groups) },
     { "head_dim", AT(head_dim) },
     { "vocab_size", AT(vocab) },
+    { "q_lora_rank", AT(q_rank) },
+    { "kv_lora_rank", AT(kv_rank) },
+    { "qk_rope_head_dim", AT(rotary) },
     { "n_layer", AT(layers) },
     { "n_embd", AT(hidden) },
     { "n_head", AT(heads) },
@@ -243,6 +249,13 @@ int mg_shape_read(struct mg *m, const struct pk *args, const char *path, struct 
         s->head_dim = s->hidden / s->heads;
     if (!s->vocab)
         s->vocab = s->padded_vocab;
+    if (s->q_rank < 0 || s->kv_rank < 0 || s->rotary < 0 || s->q_rank > 1 << 24 || s->kv_rank > 1 << 24 ||
+        s->rotary > 1 << 24)
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: latent attention of rank %lld and %lld with %lld rotary columns: give the model's "
+            "config.json with --config FILE",
+            path, (long long)s->q_rank, (long long)s->kv_rank, (long long)s->rotary);
     if (s->layers < 1 || s->layers > 1 << 20 || s->heads < 1 || s->heads > 1 << 20 || s->groups < 1 ||
         s->heads % s->groups || s->head_dim < 1 || s->head_dim > 1 << 20 || s->vocab < 0 ||
         s->vocab > (int64_t)1 << 40)

@@ -62,6 +62,10 @@ for bias in (False, True):
         shapes = keep
         seed("pickle", read(d + "/.metadata"))
         seed("torch", read(d + "/__0_0.distcp")[:700])
+    for fused in (False, True):
+        own = {n: s for n, s in maker.llama(**m).items() if n[-13:-7] in ("q_proj", "k_proj", "v_proj", "tokens")}
+        theirs = maker.titan(own, state, m, fused)
+        case(f"titan{fused}", lambda d, *_: maker.dcp_save(d, *theirs, 1), "dcp")
     case("uni", maker.universal, "deepspeed")
     for tp, pp, dist in ((1, 1, False), (1, 1, True), (2, 1, False)):
         d = case(f"mg{tp}{pp}{dist}", maker.megatron, "megatron", tp, pp, 1, dist, m)
@@ -77,7 +81,7 @@ for case in ("plain-2", "moe-2-2", "moe-2-1", "auto2-2-2", "auto3-2-2"):
     experts.main(case, f"{tmp}/{case}")
     shutil.copy(f"{tmp}/{case}/config.json", f"{tmp}/{case}/ckpt")
     parts("deepspeed", f"{tmp}/{case}/ckpt")
-for case in ("legacy-1-1-2", "legacy-1-1-2-grouped-distopt"):
+for case in ("legacy-1-1-2", "legacy-1-1-2-grouped-distopt", "legacy-1-1-1-old-distopt", "legacy-1-1-2-old", "legacy-2-1-2-etp1"):
     experts.main(case, f"{tmp}/{case}")
     shutil.copy(f"{tmp}/{case}/config.json", f"{tmp}/{case}/ckpt")
     parts("megatron", f"{tmp}/{case}/ckpt")

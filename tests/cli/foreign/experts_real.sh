@@ -9,7 +9,8 @@ py=${PEER_PYTHON:-python3}
 deepspeed=$("$py" "$here/foreign_experts.py" list 2>/dev/null | tail -1)
 mcore="dpresh-1-1-2-2 dpresh-2-1-2-2 dpresh-1-2-2-2-bf16-shared full-1-1-2-2 full-2-1-2-2-bf16-single-dense-mla full-1-2-4-4-noprefix-shared plain-1-2-2-2-shared plain-2-1-2-2-bf16-mla legacy-2-1-2-2-bf16
 legacy-1-2-2-2-mla-dense legacydist-1-2-2-2-bf16 legacydist-2-1-2-4 dpresh-2-1-2-2-etp1-bf16 full-1-2-2-4-etp2 plain-2-1-4-4-etp1 legacydist-4-1-2-4-etp2 legacy-2-1-4-4-etp1
-dpresh-2-1-2-2-old-bf16 dpresh-1-1-4-4-old full-2-1-2-2-old-bf16 plain-1-2-2-2-old legacydist-2-1-4-4-etp1-old-bf16 legacy-1-1-2-2-old"
+dpresh-2-1-2-2-old-bf16 dpresh-1-1-4-4-old full-2-1-2-2-old-bf16 plain-1-2-2-2-old legacydist-2-1-4-4-etp1-old-bf16 legacy-1-1-2-2-old
+legacy-2-1-2-2-mla legacydist-2-1-2-2-mla-dense-bf16 dpresh-2-1-2-2-mla"
 "$py" -c 'import megatron.core' 2>/dev/null || mcore=
 titan=$("$py" "$here/foreign_titan.py" list 2>/dev/null)
 [ -n "$deepspeed$mcore$titan" ] || { skip "$py has neither deepspeed nor megatron-core: set PEER_PYTHON"; finish; }
