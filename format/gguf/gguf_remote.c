@@ -9,8 +9,8 @@ int gguf_list(struct url_cache *c, const char *name, struct err *e)
 {
     char one[256];
     int stem, n = gguf_split_count(name, &stem), rc = fmt_file_name_check(name, "the URL", e);
-    if (!n && rc >= 0)
-        rc = remote_large(c, name, e);
+    if (!n && rc >= 0 && (rc = url_cache_large(c, name, e)) == 0)
+        return err_set(e, ERR_FILE, "%s is not there: is the name right", name);
     for (int i = 0; i < n && rc >= 0; i++) {
         gguf_split_name(name, stem, i, n, one);
         rc = remote_large(c, one, e);

@@ -382,17 +382,20 @@ static int put_vocabulary(struct gguf_keys *k, struct vocabulary *v, struct err 
 {
     const char *pre;
     int scores, rc = find_form(v, &pre, &scores, e);
-    if (rc < 0 || v->out->why) {
-        put_none(k);
+    if (rc < 0)
         return rc;
-    }
+
     const char *model = scores ? "llama" : "gpt2";
-    gguf_key_text(k, "tokenizer.ggml.model", model, strlen(model));
-    gguf_key_text(k, "tokenizer.ggml.pre", pre, strlen(pre));
+    if (pre) {
+        gguf_key_text(k, "tokenizer.ggml.model", model, strlen(model));
+        gguf_key_text(k, "tokenizer.ggml.pre", pre, strlen(pre));
+    } else {
+        put_none(k); /* llama.cpp ignores the other keys, reshard gives them back */
+    }
     put_tokens(k, v, scores);
-    if (!scores)
+    if (pre && !scores)
         put_merges(k, v->merges);
-    else
+    else if (pre)
         gguf_key_bool(k, "tokenizer.ggml.add_space_prefix", gguf_prefixes_space(v->root));
     put_special(k, v);
     gguf_key_text(k, "tokenizer.huggingface.json", v->out->tokenizer_json, strlen(v->out->tokenizer_json));

@@ -129,7 +129,7 @@ static int list_folder(struct url_cache *c, struct err *e)
     if (!url_cache_n_large(c))
         return err_set(e, ERR_FILE,
                        "has no manifest.json, model.safetensors, index, or what DCP, DeepSpeed and Megatron "
-                       "begin with: is it the URL of a checkpoint's folder");
+                       "begin with: is it the URL of a checkpoint's folder, or of a .gguf file");
 
     TRY(url_cache_small(c, FMT_CONFIG, e));
     for (int i = 0; i < TOKENIZER_FILES; i++)

@@ -201,9 +201,15 @@ int gguf_tokens_read(struct gguf_tokens *t, const struct gguf_file *f, struct er
 
 /* ---- which tokenizer ---- */
 
-/* 1: a tokenizer.json can be made, *t says of what kind. 0: not, and `why` says why ("": the file has
- * none). */
-int gguf_tokenizer_known(struct gguf_tokens *t, const struct gguf_file *f, char why[160])
+/* The tokenizer.json that the file carries whole. 0: it has none. */
+static int carries(const struct gguf_file *f, struct gguf_text *whole)
+{
+    return gguf_get_text(f, "tokenizer.huggingface.json", whole) && whole->n > 0 &&
+           gguf_meta_find(f, "tokenizer.ggml.tokens");
+}
+
+/* 1: the keys say all of a tokenizer, *t of what kind. 0: not, and `why` says why ("": the file has none). */
+static int is_known(struct gguf_tokens *t, const struct gguf_file *f, char why[160])
 {
     struct gguf_text model, pre = { "default", 7 };
     why[0] = 0;
@@ -231,14 +237,18 @@ int gguf_tokenizer_known(struct gguf_tokens *t, const struct gguf_file *f, char 
     return 0;
 }
 
-/* ---- files that are made when they are read ---- */
-
-/* The tokenizer.json that the file carries whole. 0: it has none. */
-static int is_carried(const struct gguf_file *f, const char *name, struct gguf_text *whole)
+int gguf_tokenizer_known(struct gguf_tokens *t, const struct gguf_file *f, char why[160])
 {
-    return !strcmp(name, "tokenizer.json") && gguf_get_text(f, "tokenizer.huggingface.json", whole) &&
-           whole->n > 0;
+    struct gguf_text whole;
+    int known = is_known(t, f, why);
+    if (!known && carries(f, &whole)) {
+        why[0] = 0;
+        return 1;
+    }
+    return known;
 }
+
+/* ---- files that are made when they are read ---- */
 
 static void print_text(struct gguf_out *o, struct gguf_text t)
 {
@@ -259,7 +269,7 @@ static int make(struct ckpt *c, const char *name, void **data, size_t *bytes, st
     int rc = gguf_part_read(c, 0, &p, e);
     if (rc >= 0 && gguf_tokenizer_known(&t, &p.f, why))
         rc = gguf_tokens_read(&t, &p.f, e);
-    if (rc >= 0 && is_carried(&p.f, name, &whole))
+    if (rc >= 0 && !strcmp(name, "tokenizer.json") && carries(&p.f, &whole))
         print_text(&o, whole);
     else if (rc >= 0 && !strcmp(name, "tokenizer.json"))
         rc = gguf_tokenizer_json(&o, &t, e);

@@ -6,18 +6,21 @@ gguf_peers.py pre FILE DIR NAME…          with each NAME as the file's pre-tok
 gguf_peers.py keys FILE                   the gguf package reads every key and tensor: prints their numbers
 gguf_peers.py numbers FILE OUT            OUT: the file with its blocks made fp32 by llama.cpp
 gguf_peers.py blocks PLAIN QUANTISED TYPE llama_model_quantize --pure of PLAIN has the blocks of QUANTISED
+gguf_peers.py split DIR FILE LLAMA_CPP    writes its set of files of 10 tensors each, as `convert_hf_to_gguf --split-max-tensors` does
 gguf_peers.py convert DIR FILE LLAMA_CPP  the converter convert_hf_to_gguf of that llama.cpp makes the same tensors and keys of DIR
 Prints `ok …`, or what is wrong."""
 
 import base64
 import contextlib
 import json
+import logging
 import os
 import struct
 import subprocess
 import sys
 import unicodedata
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 
@@ -241,12 +244,9 @@ OPTIONAL = (
 )
 
 
-def convert(folder, path, source):
-    from pathlib import Path
-
+def converted(folder, made, source, **how):
+    """What convert_hf_to_gguf makes of a folder; pre-tokenizers have no name."""
     sys.path[:0] = [source, source + "/gguf-py"]
-    import logging
-
     logging.disable(logging.CRITICAL)
     import gguf
     from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
@@ -256,8 +256,17 @@ def convert(folder, path, source):
     settings = ModelBase.load_hparams(Path(folder), False)
     kind = get_model_class(get_model_architecture(settings, ModelType.TEXT))
     form = gguf.LlamaFileType.MOSTLY_BF16 if "bf16" in folder else gguf.LlamaFileType.ALL_F32
+    quiet(lambda: kind(Path(folder), form, Path(made), **how).write())
+
+
+def split(folder, made, source):
+    converted(folder, made, source, split_max_tensors=10)
+    return "split"
+
+
+def convert(folder, path, source):
     made = path + ".theirs"
-    quiet(lambda: kind(Path(folder), form, Path(made)).write())
+    converted(folder, made, source)
     (t, k), (tt, kk) = read(path), read(made)
     assert set(t) == set(tt), "other tensors: %s" % sorted(set(t) ^ set(tt))[:3]
     differ = [n for n in t if t[n] != tt[n] and n != "rope_freqs.weight"]
@@ -282,7 +291,7 @@ def convert(folder, path, source):
 try:
     print(
         "ok",
-        {f.__name__: f for f in (logprobs, tokens, pre, numbers, keys, blocks, convert)}[sys.argv[1]](
+        {f.__name__: f for f in (logprobs, tokens, pre, numbers, keys, blocks, split, convert)}[sys.argv[1]](
             *sys.argv[2:]
         ),
     )

@@ -148,6 +148,10 @@ qwen2-bias-tied-f32
 qwen2-yarn-f32
 qwen3-qknorm-bf16
 TABLE
+    mkdir set
+    peer split "$hf/mixtral-f32-sharded/model" set/x.gguf "$LLAMA_CPP"
+    run reshard diff "$hf/mixtral-f32-sharded/model" set/x-00001-of-00004.gguf
+    claim "its set of files is the folder" [ $rc = 0 ]
 else
     skip "LLAMA_CPP is not set: convert_hf_to_gguf is not asked"
 fi

@@ -65,6 +65,12 @@ run reshard diff made/gemma3/hf "$at/model.gguf"
 claim "by URL" [ $rc = 0 ]
 run reshard diff made/qwen3moe/hf "$at/model-00001-of-00003.gguf"
 claim "a set by the URL of its first file" [ $rc = 0 ]
+HF_ENDPOINT=http://127.0.0.1:$port/hub HF_TOKEN=secret run reshard diff made/gemma3/hf hf://owner/name/model.gguf
+claim "of a repository on the hub" [ $rc = 0 ]
+run reshard digest "$at/none.gguf"
+claim "one that is not there is named" has "$err" "none.gguf is not there"
+run reshard digest "$at/wide"
+claim "a folder of .gguf files wants the URL of one" has "$err" "or of a .gguf file"
 : >log
 run reshard inspect "$at/wide/llama/model.gguf"
 sent=$(sed -n 's|^ok wide/.*sent=\([0-9]*\).*|\1|p' log | awk '{ s += $1 } END { print s + 0 }')

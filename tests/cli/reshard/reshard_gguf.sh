@@ -160,6 +160,23 @@ for model in llama3-tied-bf16-sharded qwen2-bias-tied-f32 mistral-swa-f32; do
     claim "$model: the same tensors" [ $rc = 0 ]
 done
 
+run reshard --format hf --weights-only run/step-1 odd
+python3 - <<'PY'
+import json
+split = dict(type="Split", pattern=dict(Regex="x+"), behavior="Isolated", invert=False)
+level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=True, use_regex=False)
+pre, model = dict(type="Sequence", pretokenizers=[split, level]), dict(type="BPE", vocab={"a": 0, "b": 1, "ab": 2}, merges=["a b"])
+added = [dict(id=3, content="<s>", special=True)]
+json.dump(dict(added_tokens=added, pre_tokenizer=pre, decoder=level, model=model), open("odd/tokenizer.json", "w"))
+json.dump(dict(bos_token="<s>", chat_template="{{ x }}"), open("odd/tokenizer_config.json", "w"))
+PY
+run reshard --format gguf odd odd.gguf
+claim "a tokenizer that llama.cpp has no name for" has "$err" "llama.cpp has nothing like its pre-tokenizer"
+run reshard --format hf odd.gguf odd-back
+claim "comes back too" cmp -s odd/tokenizer.json odd-back/tokenizer.json
+claim "with its special tokens" grep -q '"bos_token":"<s>"' odd-back/tokenizer_config.json
+claim "and its template" grep -q '{{ x }}' odd-back/tokenizer_config.json
+
 # ---- what is refused: one line each ----
 refuse() { # WHAT WORDS OPTIONS…
     run reshard "${@:3}"
