@@ -47,22 +47,26 @@ static void integers(const struct codec *c, const uint8_t *code, int64_t n, floa
         x[i] = (float)((int)code[i] - zero) * scale;
 }
 
+/* E2M1 times a power of two, in bf16. Codes 1 to 7 are 0.5, 1, 1.5, 2, 3, 4, 6: bf16 grows by 0x40 from one
+ * to the next, but from 0.5 to 1 by 0x80. */
+static void fp4_moved(const uint8_t *code, uint32_t scale, int64_t n, uint16_t *out)
+{
+    const uint16_t half = (uint16_t)((scale >> 16) - 0x80);
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t t = code[i] & 7, x = (uint16_t)(half + 0x40 * (t - (t == 1)));
+        out[i] = (uint16_t)((t ? x : 0) | (code[i] & 8) << 12);
+    }
+}
+
 /* E2M1 has 8 magnitudes and no NaN: a table for each scale is quickly made. */
 static void fp4(const struct codec *c, const uint8_t *code, int64_t n, void *out)
 {
-    /* as bf16 with scale 1 */
-    static const uint16_t one[16] = { 0,      0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
-                                      0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0 };
     const float *number = codec_numbers(CODEC_E2M1);
     const uint32_t u = bits_of(c->scale);
     float x[16];
     uint16_t h[16];
     if (c->to == STORED_BF16 && !(u & 0x807fffffu) && u > 0x10000000u && u < 0x70000000u) {
-        /* a power of two moves the exponents of all but zeros */
-        for (int i = 0; i < 16; i++)
-            h[i] = (uint16_t)(one[i] + (i & 7 ? (u >> 16) - 0x3f80u : 0));
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)out)[i] = h[code[i] & 15];
+        fp4_moved(code, u, n, out);
         return;
     }
     for (int i = 0; i < 16; i++)
