@@ -115,6 +115,25 @@ def llama(layers, hidden, heads, groups, hd, ffn, vocab, bias=False, qk_norm=Fal
     s["lm_head.weight"] = (vocab, hidden)
     return s
 
+# latent attention: Megatron's names, Hugging Face's, the shape; cut over tp: yes (1), by local layers only (0), no
+MLA = dict(q_lora_rank=4, kv_lora_rank=6, qk_head_dim=4, qk_pos_emb_head_dim=2)
+def mla_rows(heads, hidden, hd, **rest):
+    q, kv, nope, rope = MLA.values()
+    return [("linear_q_down_proj.weight", "q_a_proj.weight", (q, hidden), 0),
+            ("linear_q_up_proj.weight", "q_b_proj.weight", (heads * (nope + rope), q), 1),
+            ("linear_kv_down_proj.weight", "kv_a_proj_with_mqa.weight", (kv + rope, hidden), 0),
+            ("linear_kv_up_proj.weight", "kv_b_proj.weight", (heads * (nope + hd), kv), 1),
+            ("q_layernorm.weight", "q_a_layernorm.weight", (q,), -1),
+            ("kv_layernorm.weight", "kv_a_layernorm.weight", (kv,), -1)]
+
+def latent(m):
+    s = llama(**{k: v for k, v in m.items() if k != "mla"})
+    for l in range(m["layers"]):
+        p = f"model.layers.{l}.self_attn."
+        for x in "qkv": del s[p + x + "_proj.weight"]
+        for _, n, shape, _ in mla_rows(**m): s[p + n] = shape
+    return s
+
 def gpt2(layers, hidden, ffn, vocab, **rest):       # matrices [in][out], q k v in one
     s = OrderedDict({"transformer.wte.weight": (vocab, hidden), "transformer.wpe.weight": (16, hidden)})
     for l in range(layers):
@@ -292,6 +311,11 @@ def local_of(state, tp, m):
                     x += rows(get(f"self_attn.{y}_proj.{end}"), (groups * hd,), g * hd, (g + 1) * hd)
             return rows(x, (total,), t * total // tp, (t + 1) * total // tp), (total // tp,
                 hidden) if end == "weight" else (total // tp,)
+        for mine, hf, shape, cut in mla_rows(**m) if "mla" in m else ():
+            if name != "self_attention." + mine: continue
+            parts, at = (tp, t) if cut == 1 or cut == 0 and m["mla"] == "cut" else (1, 0)
+            n = shape[0] // parts
+            return rows(get("self_attn." + hf), shape, at * n, (at + 1) * n), (n,) + shape[1:]
         if name == "mlp.linear_fc1.weight":
             f = ffn // tp
             return b"".join(rows(get(f"mlp.{x}_proj.weight"), (ffn,), t * f, (t + 1) * f)
@@ -353,6 +377,8 @@ def order_of(shapes):
         return [n for k in ("self_attention.linear_qkv.layer_norm_", "self_attention.linear_proj.",
                             "self_attention.linear_qkv.", "mlp.linear_fc1.layer_norm_",
                             "mlp.linear_fc1.", "mlp.linear_fc2.") for n in (k + "weight", k + "bias")]
+    if "model.layers.0.self_attn.q_a_proj.weight" in shapes:
+        return ORDER[:2] + ["self_attention." + x[0] for x in mla_rows(1, 1, 1)] + ORDER[6:]
     return [n for n in ORDER if "model.layers.0.self_attn.q_proj.bias" in shapes
             or (not n.endswith("bias") and "_layernorm" not in n)]
 
@@ -436,7 +462,7 @@ def megatron_dist(dir, shapes, state, tp, pp, dp, m):
         cols, lead = name.endswith(("linear_proj.weight", "fc2.weight")), () if l is None else (m["layers"],)
         for t in range(tp):
             data, shape = local("fp32", l, name, t)
-            whole = name.endswith("norm_weight") or name.endswith("layernorm.weight")
+            whole = name.endswith(("norm_weight", "layernorm.weight")) or m.get("mla") == "whole" and "down_proj" in name
             if whole and t: continue
             at = () if l is None else (l,)
             one = () if l is None else (1,)
@@ -493,7 +519,7 @@ def argparse_ns(m, tp, pp):
     import argparse
     return argparse.Namespace(num_layers=m["layers"], hidden_size=m["hidden"], num_attention_heads=m["heads"],
                               num_query_groups=m["groups"], group_query_attention="gpt2" not in m,
-                              kv_channels=m["hd"], tensor_model_parallel_size=tp,
+                              **(dict(MLA, multi_latent_attention=True) if "mla" in m else {}), kv_channels=m["hd"], tensor_model_parallel_size=tp,
                               pipeline_model_parallel_size=pp, vocab_size=m["vocab"], swiglu="gpt2" not in m,
                               untie_embeddings_and_output_weights="gpt2" not in m,
                               position_embedding_type="learned_absolute" if "gpt2" in m else "rope")
@@ -506,7 +532,8 @@ def main():
         m = dict(layers=max(1, mib * 1024 * 1024 // 12 // (1024 * 1024 * 12)), hidden=1024, heads=16,
                  groups=16, hd=64, ffn=2730, vocab=1024)
     if "gpt2" in case: m.update(gpt2=1, groups=6, hd=4)
-    shapes = gpt2(**m) if "gpt2" in case else llama(**m, bias="bias" in case, qk_norm="bias" in case)
+    if "mla" in case: m.update(mla="whole" if "whole" in case else "cut", groups=6, hd=4)
+    shapes = gpt2(**m) if "gpt2" in case else latent(m) if "mla" in case else llama(**m, bias="bias" in case, qk_norm="bias" in case)
     state = state_of(shapes)
     out = dir + "/ckpt"
     if case.startswith("zero3"): zero3(out, shapes, state, int(case.split("-")[1]))
