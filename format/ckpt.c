@@ -8,7 +8,6 @@
 #include "base/io.h"
 #include "base/tmp_folder.h"
 #include "format/fmt.h"
-#include "format/peft.h"
 #include "format/remote/remote_list.h"
 #include "format/hf/fused_experts.h"
 #include "format/hf/small_files.h"
@@ -61,48 +60,9 @@ static int open_remote(struct ckpt *c, const char *url, const struct ckpt_open_o
     if (how->unpublished && !dir)
         return err_set(e, ERR_MEMORY, "%s: no memory for a path", url);
     c->read_once = dir != NULL;
-    int rc = remote_open(&c->remote, url, dir, how->unpublished, how->stop, e);
+    int rc = remote_open(&c->remote, url, dir, how, e);
     free(dir);
     return rc;
-}
-
-static int add_beside(struct ckpt *c, const char *file, struct err *e)
-{
-    for (int i = 0; i < c->n_extra; i++)
-        if (!strcmp(c->extra[i].name, file))
-            return 0;
-
-    char *path = io_join(c->dir, file), *name = strdup(file);
-    struct fmt_extra *grown = realloc(c->extra, sizeof *grown * ((size_t)c->n_extra + 1));
-    c->extra = grown ? grown : c->extra;
-    if (!path || !name || !grown) {
-        free(path);
-        free(name);
-        return err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
-    }
-    if (io_exists(path))
-        grown[c->n_extra++] = (struct fmt_extra){ .name = name };
-    else
-        free(name);
-    free(path);
-    return 0;
-}
-
-/* Small files that checkpoints of every driver may have beside them: how tensors of a model without a family
- * are cut, what describes a quantisation, which adapters were merged, and where the tensors are an adapter's
- * its config. A model's folder may hold that of an adapter that it was made with. */
-static int find_beside(struct ckpt *c, struct err *e)
-{
-    int is_adapter = c->n_files && !strncmp(c->file[0].name, "adapter_model", strlen("adapter_model"));
-    int rc = add_beside(c, FMT_CUTS, e);
-    for (int i = 0; i < SMALL_FILES && rc >= 0 && strcmp(c->driver, "gguf"); i++)
-        rc = add_beside(c, small_file_names[i], e);
-    TRY(rc);
-    TRY(add_beside(c, PEFT_MERGED, e));
-    if (is_adapter)
-        TRY(add_beside(c, PEFT_CONFIG, e));
-out:
-    return rc < 0 ? rc : 0;
 }
 
 int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *how, struct err *e)
@@ -134,7 +94,7 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
     if (rc >= 0 && strcmp(c->driver, "native"))
         rc = fused_experts_split(c, e);
     if (rc >= 0 && strcmp(c->driver, "native"))
-        rc = find_beside(c, e);
+        rc = small_files_find(c, strcmp(c->path, c->dir) == 0, e);
     if (rc >= 0)
         rc = fmt_find_gaps(c, e);
     if (rc >= 0)

@@ -32,6 +32,8 @@ struct ckpt_open_opts {
      * What is transferred goes to CKPT_PROOF in that folder and not to the user's cache, and is dropped when
      * it has been read: every byte may be read once, with ckpt_read_unproven. NULL: none. */
     const char *unpublished;
+    /* Of a URL also the small files that a published folder has and no reader needs (a license, code). */
+    int with_cards;
     /* Requests to a server end with ERR_STOPPED soon after *stop is not 0. Must outlive ckpt_end_reading.
      * NULL: none. */
     const volatile sig_atomic_t *stop;

@@ -58,7 +58,9 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
     int n_narrow = 0, rc = 0;
     double start = clock_s();
     TRY(procs_agree(req->procs,
-                    ckpt_open(&src, req->src, &(struct ckpt_open_opts){ .config_path = req->config_path }, e),
+                    ckpt_open(&src, req->src,
+                              &(struct ckpt_open_opts){ .config_path = req->config_path, .with_cards = 1 },
+                              e),
                     e));
     log_remarks(src, req, log);
     TRY(procs_agree(req->procs, source_views(&src, &merged, &n_narrow, req, log, e), e));

@@ -17,7 +17,8 @@
 /* The files that make a checkpoint of the others, in the order in which they are put. NULL: a format that is
  * not written to URLs. */
 static const char *const native_last[] = { "manifest.json", NULL };
-static const char *const hf_last[] = { "config.json", "model.safetensors.index.json", NULL };
+static const char *const hf_last[] = { "adapter_config.json", "config.json", "model.safetensors.index.json",
+                                       NULL };
 static const char *const dcp_last[] = { ".metadata", NULL };
 static const char *const *const last_files[] = {
     [TARGET_NATIVE] = native_last, [TARGET_HF] = hf_last, [TARGET_DCP] = dcp_last, [TARGET_MEGATRON] = NULL

@@ -12,8 +12,6 @@
 #include "format/peft.h"
 #include "format/quant_view.h"
 #include "format/hf/safetensors.h"
-#include "format/hf/small_files.h"
-#include "store/sidecar.h"
 
 #define ONE_FILE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
@@ -196,21 +194,6 @@ static int exists_in(const struct ckpt *c, const char *name)
     return yes;
 }
 
-static int find_extras(struct ckpt *c, struct err *e)
-{
-    size_t n = TOKENIZER_FILES + SMALL_FILES;
-    c->extra = calloc(n, sizeof *c->extra);
-    for (size_t i = 0; c->extra && i < n; i++) {
-        const char *name = i < TOKENIZER_FILES ? tokenizer_file_names[i]
-                                               : small_file_names[i - TOKENIZER_FILES];
-        if (!strcmp(name, PEFT_CONFIG) || !exists_in(c, name)) /* ckpt.c adds that of an adapter */
-            continue;
-        if (!(c->extra[c->n_extra++].name = strdup(name)))
-            return err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
-    }
-    return c->extra ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
-}
-
 /* The largest N of the checkpoints step-N in a folder of ptrain --out; -1: none. */
 static long long newest_step(const char *dir)
 {
@@ -302,7 +285,6 @@ int hf_open(struct ckpt *c, int is_folder, struct err *e)
         return nothing_here(c, e);
     }
     TRY(read_config(c, e));
-    TRY(find_extras(c, e));
 out:
     for (int i = 0; i < l.n; i++)
         free((char *)l.item[i].t.name);

@@ -19,7 +19,6 @@
 #include "format/native/manifest.h"
 #include "format/quant_view.h"
 #include "format/hf/small_files.h"
-#include "store/sidecar.h"
 
 #define PATH_BYTES 4096
 #define PLACES 100
@@ -95,13 +94,7 @@ int ckpt_is_written(const char *name)
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)
         if (!fnmatch(written[i], name, 0))
             return 1;
-    for (int i = 0; i < TOKENIZER_FILES; i++)
-        if (!strcmp(tokenizer_file_names[i], name))
-            return 1;
-    for (int i = 0; i < SMALL_FILES; i++)
-        if (!strcmp(small_file_names[i], name))
-            return 1;
-    return 0;
+    return small_file_is_known(name);
 }
 
 /* 1: the folder holds an entry for which `known` answers 0; its name is in name[256]. */

@@ -95,7 +95,7 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     snprintf(tmp, sizeof tmp, "%.*s.tmp-fetch", (int)n, dst);
     if ((rc = make_parents(tmp, e)) < 0 || (rc = take_folder(tmp, &lock, how->log, e)) < 0)
         return rc; /* it is not ours to remove */
-    TRY(remote_open(&r, url, tmp, NULL, how->stop, e));
+    TRY(remote_open(&r, url, tmp, &(struct ckpt_open_opts){ .stop = how->stop, .with_cards = 1 }, e));
     if (how->log && url_cache_remark(r))
         log_line(how->log, "%.*s: %s", (int)strcspn(url, "?"), url, url_cache_remark(r));
     TRY(url_cache_fetch_all(r, &all, e));

@@ -104,7 +104,37 @@ static int config_above(struct url_cache *c, struct err *e)
     return 0;
 }
 
-static int list_folder(struct url_cache *c, struct err *e)
+/* The code of a model: config.json's auto_map names it as "file.Class", or "owner/name--file.Class" of
+ * another repository. */
+static int list_code(struct url_cache *c, struct err *e)
+{
+    struct err ignored;
+    json_t *root = load(c, FMT_CONFIG, &ignored), *v;
+    const char *key;
+    int rc = 0;
+    json_object_foreach(json_object_get(root, "auto_map"), key, v) {
+        const char *text = json_string_value(json_is_array(v) ? json_array_get(v, 0) : v);
+        char name[256];
+        if (!text || strstr(text, "--"))
+            continue;
+        snprintf(name, sizeof name, "%.*s.py", (int)(strcspn(text, ".") < 200 ? strcspn(text, ".") : 200),
+                 text);
+        if (fmt_file_name_check(name, "auto_map", &ignored) >= 0 && (rc = url_cache_small(c, name, e)) < 0)
+            break;
+    }
+    json_decref(root);
+    return rc < 0 ? rc : 0;
+}
+
+static int list_cards(struct url_cache *c, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < CARD_FILES && rc >= 0; i++)
+        rc = url_cache_small(c, card_file_names[i], e);
+    return rc < 0 ? rc : list_code(c, e);
+}
+
+static int list_folder(struct url_cache *c, int with_cards, struct err *e)
 {
     static const char *const indexes[] = { "model.safetensors.index.json", "pytorch_model.bin.index.json" };
     static const char *const single[] = { "model.safetensors", "pytorch_model.bin" };
@@ -141,17 +171,18 @@ static int list_folder(struct url_cache *c, struct err *e)
         if (rc > 0 && !strcmp(small_file_names[i], QUANT_KEPT_FILE))
             TRY(url_cache_large(c, QUANT_KEPT_TENSORS, e));
     }
+    if (with_cards && !is_foreign)
+        TRY(list_cards(c, e));
     if (is_foreign && url_cache_has_parent(c))
         TRY(config_above(c, e));
 out:
     return rc < 0 ? rc : 0;
 }
 
-static int list_files(struct url_cache *c, const char *file, const void *unused, struct err *e)
+static int list_files(struct url_cache *c, const char *file, const void *with_cards, struct err *e)
 {
-    (void)unused;
     if (!file)
-        return list_folder(c, e);
+        return list_folder(c, with_cards != NULL, e);
     if (ends_with(file, strlen(file), ".gguf"))
         return gguf_list(c, file, e);
     int rc = large_of(c, file, e);
@@ -209,12 +240,13 @@ static int is_file_url(const char *url)
     return known && url_split(url, folder, name);
 }
 
-int remote_open(struct url_cache **out, const char *url, const char *dir, const char *unpublished,
-                const volatile sig_atomic_t *stop, struct err *e)
+int remote_open(struct url_cache **out, const char *url, const char *dir, const struct ckpt_open_opts *opts,
+                struct err *e)
 {
     struct url_cache_opts how = { .dir = dir,
-                                  .unpublished = unpublished,
-                                  .stop = stop,
+                                  .unpublished = opts->unpublished,
+                                  .stop = opts->stop,
+                                  .arg = opts->with_cards ? opts : NULL,
                                   .is_file = is_file_url(url),
                                   .list = list_files,
                                   .prepare = prepare };

@@ -3,13 +3,15 @@
 #ifndef SHARDLINE_FORMAT_REMOTE_REMOTE_LIST_H
 #define SHARDLINE_FORMAT_REMOTE_REMOTE_LIST_H
 
+#include "format/ckpt.h"
 #include "store/url_cache.h"
 
-/* Opens the checkpoint at url, a folder or a file (.safetensors, .gguf, .bin, .pt, .pth, .ckpt), and asks for
- * its tables and headers: the folder on this machine (url_cache_path) then has its small files whole, and its
- * large ones with their length. dir, unpublished, stop: see struct url_cache_opts. */
-int remote_open(struct url_cache **out, const char *url, const char *dir, const char *unpublished,
-                const volatile sig_atomic_t *stop, struct err *e);
+/* Opens the checkpoint at url, a folder or a file (.safetensors, .gguf, .bin, .pt, .pth, .ckpt), and asks
+ * for its tables and headers: the folder on this machine (url_cache_path) then has its small files whole,
+ * and its large ones with their length. dir: see struct url_cache_opts. how: the caller's, unpublished, stop
+ * and with_cards are used. */
+int remote_open(struct url_cache **out, const char *url, const char *dir, const struct ckpt_open_opts *how,
+                struct err *e);
 
 /* Lists the files of a folder of another framework. 1: it is one, 0: it is not. */
 int remote_foreign(struct url_cache *c, struct err *e);

@@ -98,12 +98,10 @@ def make(folder, words):
     tensors = {}
     for layer in range(2):
         for name in how["names"]:
-            module = "model.layers.%d.%s.%s" % (
-                layer,
-                "mlp" if name in ("gate_proj", "up_proj", "down_proj") else "self_attn",
-                name,
-            )
-            r, (out, into) = scale_of(config, module)[0], SHAPES[name]
+            kind = name.split(".")[-1]  # "experts.3.up_proj"
+            section = "self_attn" if kind in ("q_proj", "k_proj", "v_proj", "o_proj") else "mlp"
+            module = "model.layers.%d.%s.%s" % (layer, section, name)
+            r, (out, into) = scale_of(config, module)[0], SHAPES[kind]
             for part, shape in (("A", [r, into]), ("B", [out, r])):
                 values = [random.gauss(0, 0.4) for _ in range(shape[0] * shape[1])]
                 tensors["base_model.model.%s.lora_%s.weight" % (module, part)] = (

@@ -55,6 +55,19 @@ PY
 claim "B's rows of a column-parallel weight, A's columns of a row-parallel one, the rest once" [ $rc = 0 ]
 run reshard --tp 4 cut cut4
 claim "the layout of the adapter changes without its model" [ "$rc/$(digest cut4)" = "0/$(digest a)" ]
+cat >moe.json <<'JSON'
+{"model_type": "qwen3_moe", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2,
+ "intermediate_size": 40, "moe_intermediate_size": 40, "num_experts": 4, "num_experts_per_tok": 2, "vocab_size": 256,
+ "head_dim": 4, "tie_word_embeddings": false}
+JSON
+adapter make moe 'names=["q_proj","experts.0.up_proj","experts.1.down_proj","experts.2.down_proj","experts.3.up_proj"]'
+run reshard --tp 2 --ep 2 --pp 2 --config moe.json moe ep
+claim "factors of single experts go with their experts" [ $rc = 0 ]
+claim "the first ep rank has those of its experts" [ "$(grep -ao 'experts.[0-9].[a-z]*_proj.lora_[AB]' \
+    ep/weights-00000.safetensors | sort -u | tr '\n' ' ')" = \
+    "experts.0.up_proj.lora_A experts.0.up_proj.lora_B experts.1.down_proj.lora_A experts.1.down_proj.lora_B " ]
+run reshard --format hf ep joined
+claim "and are joined to the same bytes" diff -r moe joined
 run reshard --tp 2 a refused
 claim "without the model's config nothing is cut" [ $rc = 2 ]
 claim "and the remedy is named" has "$err" "--config FILE"
@@ -84,6 +97,15 @@ run reshard --merge a hf one
 run reshard --merge b --format hf one two.hf
 claim "as two runs are" [ "$rc/$(digest two.hf)" = "0/$(digest want.two)" ]
 claim "which record both" [ "$(grep -c digest two.hf/merged_adapters.json)" = 2 ]
+run reshard --quantize mxfp4 hf codes
+run reshard --dequantize bf16 codes flat
+run reshard --merge a flat m1
+run reshard --dequantize bf16 --merge a codes m2
+claim "values of codes are merged into" [ "$rc/$(digest m2)" = "0/$(digest m1)" ]
+claim "codes of merged weights are not given back" [ ! -e m2/quantized.json ]
+run reshard --merge a --quantize mxfp4 hf q1
+run reshard --quantize mxfp4 one q2
+claim "codes are made of the merged weights" [ "$rc/$(digest q2)" = "0/$(digest q1)" ]
 run reshard plan --merge a --tp 2 hf
 claim "plan takes --merge" [ $rc = 0 ]
 file_server "$TMP" "$TMP/.log"
@@ -133,7 +155,6 @@ run reshard --merge a a refused
 claim "an adapter is no model" has "$err" "a: is an adapter: --merge merges into a model"
 run reshard --format gguf a refused.gguf
 claim "nor is it written as one" has "$err" "merge it into its model first (--merge)"
-run reshard --quantize mxfp4 hf codes
 run reshard --merge a codes refused
 claim "codes are not merged into" has "$err" "give --dequantize bf16"
 echo 'not json' >a/adapter_config.json
