@@ -3,7 +3,7 @@
 #include "format/fmt.h"
 #include "format/peft/merge_priv.h"
 
-#define ROWS 32                /* of a tile */
+#define ROWS 128               /* of a tile */
 #define TILE_BYTES (512 << 10) /* of the factors in a tile, as doubles */
 
 /* ---- one tile of one tensor ---- */
@@ -35,9 +35,11 @@ static int read_a(const struct tile *t, int64_t at, int64_t n, int by_input, dou
     const struct peft_module *mod = t->j->mod;
     enum stored_dtype dt;
     int rc = read_factor(t, mod->a, t->e * mod->rank, mod->rank, at, n, &dt, e);
-    for (int64_t k = 0; k < mod->rank && rc >= 0; k++)
+    if (rc >= 0 && !by_input)
+        merge_widen(dt, t->raw, mod->rank * n, out);
+    for (int64_t k = 0; k < mod->rank && rc >= 0 && by_input; k++)
         for (int64_t i = 0; i < n; i++)
-            out[by_input ? i * mod->rank + k : k * n + i] = stored_value(dt, t->raw, k * n + i);
+            out[i * mod->rank + k] = stored_value(dt, t->raw, k * n + i);
     return rc;
 }
 
@@ -52,6 +54,10 @@ static int read_b(const struct tile *t, int64_t at, int64_t n, int by_rank, doub
     for (int64_t o = 0; o < n && rc >= 0; o += most) {
         int64_t m = n - o < most ? n - o : most;
         rc = read_factor(t, mod->b, at + o, m, 0, width, &dt, e);
+        if (rc >= 0 && !by_rank && width == mod->rank) {
+            merge_widen(dt, t->raw, m * width, out + o * width);
+            continue;
+        }
         for (int64_t i = 0; i < m && rc >= 0; i++)
             for (int64_t k = 0; k < mod->rank; k++)
                 out[by_rank ? k * n + o + i : (o + i) * mod->rank + k] =

@@ -31,7 +31,7 @@ static int append(char *text, size_t size, const char *word)
 /* Takes the row apart. 0: it is none of a plain matrix or vector. */
 static int parse_row(const char *line, struct row *r)
 {
-    static const char *const others[] = { "companion", "expert-dim", "block", "interleave", "shape" };
+    static const char *const others[] = { "companion", "expert-dim", "block", "interleave" };
     char copy[1100], *word, *save = NULL;
     *r = (struct row){ .dim = -1 };
     snprintf(copy, sizeof copy, "%.*s", (int)strcspn(line, "#\n"), line);
@@ -47,6 +47,10 @@ static int parse_row(const char *line, struct row *r)
                 return 0;
         if (!strcmp(word, "optional") || !strcmp(word, "whole"))
             continue;
+        if (!strcmp(word, "shape")) { /* of the weight */
+            strtok_r(NULL, " \t", &save);
+            continue;
+        }
         if (!strcmp(word, "dim")) {
             word = strtok_r(NULL, " \t", &save);
             r->dim = word ? atoi(word) : 0;
