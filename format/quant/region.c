@@ -340,9 +340,14 @@ static void unpack_awq(const uint32_t *word, int64_t first, int64_t m, uint8_t *
     int64_t i = 0;
     for (; i < m && first; word += first == 0)
         out[i++] = (uint8_t)(*word >> bit[first] & 15), first = (first + 1) % 8;
-    for (; i + 8 <= m; i += 8, word++)
-        for (int j = 0; j < 8; j++)
-            out[i + j] = (uint8_t)(*word >> bit[j] & 15);
+    for (; i + 8 <= m; i += 8, word++) { /* two codes are 16 bits apart: byte 0 and byte 2 of a word */
+        uint64_t eight = 0;
+        for (int j = 0; j < 4; j++) {
+            uint32_t two = *word >> 4 * j & 0x000f000f;
+            eight |= (uint64_t)((two | two >> 8) & 0xffff) << 16 * j;
+        }
+        memcpy(out + i, &eight, sizeof eight);
+    }
     for (int j = 0; i < m; j++)
         out[i++] = (uint8_t)(*word >> bit[j] & 15);
 }
