@@ -90,6 +90,8 @@ static int open_groups(struct server *s, struct err *e)
         r->pp = axis[AXIS_PP];
     }
     r->stage = s->own_stage ? s->own_stage : r->all;
+    if (draft_needs_self(&s->drafts))
+        TRY(comm_split(&s->self, s->mesh.all, comm_rank(s->mesh.all), e));
     TRY(open_experts_group(s, e));
     if (s->o.cp == 1)
         return 0;
@@ -365,6 +367,7 @@ static int open_engine(struct server *s, struct err *e)
                                .n_here = comm_local_size(s->mesh.all),
                                .size = s->size,
                                .drafts = s->drafts,
+                               .self = s->self,
                                .router = server_is_head(s) ? &s->router : NULL,
                                .is_follower = !server_is_first(s),
                                .log = &s->log };
@@ -456,6 +459,7 @@ void server_close(struct server *s, int rc)
     keys_close(&s->keys);
     keys_close(&s->admin_keys);
     if (s->world) {
+        comm_close(s->self);
         comm_close(s->own_ep);
         comm_close(s->own_stage);
         comm_close(s->own_all);

@@ -39,6 +39,7 @@ struct server {
     struct mesh mesh;
     struct replica_ranks ranks;                /* of this rank's replica: groups of mesh, and … */
     struct comm *own_all, *own_stage, *own_ep; /* … groups of its own, where tp is not all of it; else NULL */
+    struct comm *self; /* this rank alone, where a checkpoint makes drafts; else NULL */
     struct model_info loaded;
     struct background background; /* reads tables, then weights, during the start */
     struct service service;

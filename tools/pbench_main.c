@@ -17,13 +17,14 @@
 #include "comm/comm.h"
 
 struct bench_opts {
-    const char *url, *model, *key;
+    const char *url, *model, *key, *prompts;
     int64_t requests, concurrency, prompt, output, vocab, shared, seed, timeout, top_k;
     double rate, spread, temperature, top_p;
     int json, chat;
 };
 
 #define AT(member) offsetof(struct bench_opts, member)
+#define PROMPTS_MOST ((size_t)256 << 20) /* bytes of --prompts */
 
 /* kind, name, member, default, unit; help, smallest and largest value */
 /* clang-format off */
@@ -55,6 +56,8 @@ static const struct opt table[] = {
       "lengths are uniform in mean x (1-X) to mean x (1+X)", 0, 1 },
     { OPT_INT,    "shared-tokens", AT(shared),      "0",     "N",
       "tokens that all prompts begin with", 0, 1e7 },
+    { OPT_TEXT,   "prompts",       AT(prompts),     NULL,    "FILE",
+      "prompts in place of random ids: a JSON text or list of ids a line, in turn" },
     { OPT_INT,    "vocab",         AT(vocab),       "256",   "N",
       "prompts are random ids from 1 to N-1", 2, 1e9 },
     { OPT_FLOAT,  "temperature",   AT(temperature), "0",     "T",
@@ -144,14 +147,22 @@ static double deviation(const struct samples *s)
 
 /* ---- one request ---- */
 
+/* Of speculative decoding, as vLLM counts it; negative: the server does not say. */
+enum drafts { N_DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, DRAFTS };
+static const char *const draft_metric[DRAFTS] = { "vllm:spec_decode_num_drafts_total",
+                                                  "vllm:spec_decode_num_draft_tokens_total",
+                                                  "vllm:spec_decode_num_accepted_tokens_total" };
+
 enum measure { TTFT, TPOT, ITL, E2EL, MEASURES };
 static const char *const measure_name[MEASURES] = { "ttft", "tpot", "itl", "e2el" };
 
 struct bench {
     struct bench_opts o;
-    double begin_s;       /* clock_s() */
-    double *start_s;      /* [requests] when each of them begins, after begin_s */
-    _Atomic int64_t next; /* request */
+    double begin_s;        /* clock_s() */
+    double *start_s;       /* [requests] when each of them begins, after begin_s */
+    json_t *prompts;       /* of --prompts; NULL: random ids */
+    double drafts[DRAFTS]; /* what the server counted meanwhile */
+    _Atomic int64_t next;  /* request */
 
     /* guarded by lock: */
     pthread_mutex_t lock;
@@ -184,9 +195,18 @@ static int64_t length(const struct bench *b, const char *stream, int64_t i, int6
     return x < 1 ? 1 : (int64_t)(x + 0.5);
 }
 
+/* One of --prompts. */
+static json_t *given_prompt(const struct bench *b, int64_t i)
+{
+    json_t *p = json_array_get(b->prompts, (size_t)i % json_array_size(b->prompts));
+    return b->o.chat ? json_pack("[{s:s, s:O}]", "role", "user", "content", p) : json_incref(p);
+}
+
 /* Random token ids; for chats about as many bytes of text. */
 static json_t *make_prompt(const struct bench *b, int64_t i)
 {
+    if (b->prompts)
+        return given_prompt(b, i);
     int64_t n = length(b, "prompt", i, b->o.prompt), vocab = b->o.chat ? 27 : b->o.vocab;
     json_t *ids = b->o.chat ? NULL : json_array();
     char *text = b->o.chat ? calloc(1, (size_t)n + 1) : NULL;
@@ -348,24 +368,84 @@ static void sleep_until(double when_s)
     nanosleep(&t, NULL);
 }
 
+/* ---- what the server counts ---- */
+
+struct page {
+    char *p;
+    size_t n;
+};
+static size_t add_page(char *p, size_t size, size_t n, void *arg)
+{
+    struct page *x = arg;
+    char *more = realloc(x->p, x->n + size * n + 1);
+    if (!more)
+        return 0;
+    memcpy(more + x->n, p, size * n);
+    x->p = more;
+    x->n += size * n;
+    more[x->n] = 0;
+    return size * n;
+}
+
+/* The sum of a metric over engines; -1: it is not there. */
+static double metric(const struct page *x, const char *name)
+{
+    double sum = -1;
+    size_t n = strlen(name);
+    for (const char *at = x->p; at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
+        const char *value = !strncmp(at, name, n) && at[n] == '{' ? strstr(at, "} ") : NULL;
+        if (value)
+            sum = (sum < 0 ? 0 : sum) + strtod(value + 2, NULL);
+    }
+    return sum;
+}
+
+/* A handle for requests to the server; headers: freed after it. */
+static CURL *open_curl(const struct bench *b, const char *path, struct curl_slist **headers)
+{
+    CURL *curl = curl_easy_init();
+    char text[1024];
+
+    *headers = curl_slist_append(NULL, "Content-Type: application/json");
+    snprintf(text, sizeof text, "%s%s", b->o.url, path);
+    curl_easy_setopt(curl, CURLOPT_URL, text);
+    if (b->o.key) {
+        snprintf(text, sizeof text, "Authorization: Bearer %s", b->o.key);
+        *headers = curl_slist_append(*headers, text);
+    }
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, *headers);
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)b->o.timeout);
+    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    return curl;
+}
+
+/* Adds `sign` times what the server has counted so far. */
+static void count_drafts(struct bench *b, double sign)
+{
+    struct page x = { 0 };
+    struct curl_slist *headers;
+    CURL *curl = open_curl(b, "/metrics", &headers);
+
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, add_page);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &x);
+    if (!curl || curl_easy_perform(curl) != CURLE_OK)
+        x.n = 0;
+    for (int i = 0; i < DRAFTS; i++) {
+        double now = x.n ? metric(&x, draft_metric[i]) : -1;
+        b->drafts[i] = now < 0 || b->drafts[i] < 0 ? -1 : now + (sign > 0 ? -b->drafts[i] : 0);
+    }
+    curl_slist_free_all(headers);
+    curl_easy_cleanup(curl);
+    free(x.p);
+}
+
 /* A client: sends one request after the other. */
 static void *client(void *arg)
 {
     struct bench *b = arg;
-    CURL *curl = curl_easy_init();
-    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
-    char text[1024];
-    snprintf(text, sizeof text, "%s%s", b->o.url, b->o.chat ? "/v1/chat/completions" : "/v1/completions");
-    curl_easy_setopt(curl, CURLOPT_URL, text);
-    if (b->o.key) {
-        snprintf(text, sizeof text, "Authorization: Bearer %s", b->o.key);
-        headers = curl_slist_append(headers, text);
-    }
-
-    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    struct curl_slist *headers;
+    CURL *curl = open_curl(b, b->o.chat ? "/v1/chat/completions" : "/v1/completions", &headers);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, receive);
-    curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)b->o.timeout);
-    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_TCP_NODELAY, 1L);
 
     for (int64_t i; curl && (i = atomic_fetch_add(&b->next, 1)) < b->o.requests;) {
@@ -407,6 +487,31 @@ static int run(struct bench *b, struct err *e)
 
 /* ---- the report ---- */
 
+/* Were tokens guessed and checked? */
+static int has_drafts(const struct bench *b)
+{
+    return b->drafts[N_DRAFTS] > 0 && b->drafts[DRAFT_TOKENS] > 0;
+}
+/* Tokens of a step with drafts; of 100 drafts, those that were right. */
+static double accepted_length(const struct bench *b)
+{
+    return 1 + b->drafts[ACCEPTED_TOKENS] / b->drafts[N_DRAFTS];
+}
+static double accepted_percent(const struct bench *b)
+{
+    return 100 * b->drafts[ACCEPTED_TOKENS] / b->drafts[DRAFT_TOKENS];
+}
+
+static void report_drafts(const struct bench *b, json_t *j)
+{
+    json_object_set_new(j, "spec_decode_acceptance_rate", json_real(accepted_percent(b)));
+    json_object_set_new(j, "spec_decode_acceptance_length", json_real(accepted_length(b)));
+    json_object_set_new(j, "spec_decode_num_drafts", json_integer((json_int_t)b->drafts[N_DRAFTS]));
+    json_object_set_new(j, "spec_decode_draft_tokens", json_integer((json_int_t)b->drafts[DRAFT_TOKENS]));
+    json_object_set_new(j, "spec_decode_accepted_tokens",
+                        json_integer((json_int_t)b->drafts[ACCEPTED_TOKENS]));
+}
+
 static json_t *report(struct bench *b, double wall_s)
 {
     json_t *j = json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:I}", "endpoint_type",
@@ -437,6 +542,8 @@ static json_t *report(struct bench *b, double wall_s)
             json_object_set_new(j, name, json_real(percentile(s, point[k].p) * 1e3));
         }
     }
+    if (j && has_drafts(b))
+        report_drafts(b, j);
 
     return j;
 }
@@ -450,12 +557,39 @@ static void print_table(const struct bench *b, double wall_s)
     if (b->late)
         printf("%lld requests began late: raise --concurrency, or the server cannot keep this rate\n",
                (long long)b->late);
+    if (has_drafts(b))
+        printf("%.0f tokens guessed, %.1f %% right, %.2f tokens a step with guesses\n",
+               b->drafts[DRAFT_TOKENS], accepted_percent(b), accepted_length(b));
     printf("%-6s %10s %10s %10s %10s  ms\n", "", "mean", "median", "p90", "p99");
     for (int m = 0; m < MEASURES; m++) {
         const struct samples *s = &b->sample[m];
         printf("%-6s %10.2f %10.2f %10.2f %10.2f\n", measure_name[m], mean(s) * 1e3, percentile(s, 50) * 1e3,
                percentile(s, 90) * 1e3, percentile(s, 99) * 1e3);
     }
+}
+
+/* --prompts: a JSON text or list of ids a line. */
+static int read_prompts(struct bench *b, struct err *e)
+{
+    void *text;
+    size_t n;
+    int rc = io_read_file(b->o.prompts, PROMPTS_MOST, &text, &n, e), lines = 0;
+
+    if (rc < 0)
+        return rc;
+    b->prompts = json_array();
+    for (const char *at = text, *end = at + n, *next; rc >= 0 && at < end; at = next) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        next = stop ? stop + 1 : end;
+        json_t *p = json_loadb(at, (size_t)(next - at), JSON_DECODE_ANY, NULL);
+        lines++;
+        if (!json_is_string(p) && !(json_is_array(p) && !b->o.chat))
+            rc = err_set(e, ERR_USAGE, "%s: line %d is no JSON text%s", b->o.prompts, lines,
+                         b->o.chat ? "" : " or list of ids");
+        json_array_append_new(b->prompts, p);
+    }
+    free(text);
+    return rc < 0 || lines ? rc : err_set(e, ERR_USAGE, "%s has no prompt", b->o.prompts);
 }
 
 static int bench_main(struct bench *b, struct err *e)
@@ -471,8 +605,12 @@ static int bench_main(struct bench *b, struct err *e)
         at -= fm_log(1 - uniform(b, "times", i)) / b->o.rate; /* a Poisson process */
     }
 
+    if (b->o.prompts)
+        TRY(read_prompts(b, e));
+    count_drafts(b, -1);
     TRY(run(b, e));
     double wall_s = clock_s() - b->begin_s;
+    count_drafts(b, 1);
 
     json_t *j = report(b, wall_s);
     char *text = j ? json_dumps(j, JSON_REAL_PRECISION(9)) : NULL;
@@ -489,6 +627,7 @@ static int bench_main(struct bench *b, struct err *e)
                      (long long)b->failed, (long long)b->o.requests, b->o.url, b->why);
 out:
     free(b->start_s);
+    json_decref(b->prompts);
     for (int m = 0; m < MEASURES; m++)
         free(b->sample[m].v);
     return rc;

@@ -15,11 +15,6 @@ struct draft_ask {
     int class; /* out: how sure they are, 0 to DRAFT_CLASSES - 1 */
     int32_t *guess;
 };
-/* What a drafter is opened with. */
-struct draft_open {
-    int most, max_seqs;
-    int64_t vocab;
-};
 struct drafter {
     const char *name;
     int most;   /* guesses where K is not given */
@@ -32,7 +27,8 @@ struct drafter {
     /* The choice gets no more tokens. */
     void (*end)(void *state, struct choice *c);
 };
-extern const struct drafter drafter_ngram, drafter_suffix, drafter_random, drafter_replay;
+/* drafter_model is for any other name: a checkpoint. */
+extern const struct drafter drafter_ngram, drafter_suffix, drafter_model, drafter_random, drafter_replay;
 
 /* The end of a sequence that is looked for among earlier tokens, at most and at least. */
 enum { MATCH_MOST = 16, MATCH_LEAST = 2 };

@@ -1,9 +1,10 @@
 /* draft.c - see draft.h. */
 #include "serve/engine/draft.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/test_hooks.h"
 #include "serve/api/request.h"
 #include "serve/draft/drafters.h"
@@ -15,16 +16,19 @@
 #define COST_FORGETS 0.98   /* what a step counts one step later */
 #define COST_SEEN 8         /* steps, at least, before their times count */
 #define COST_OUTLIER 4      /* times the expected time: something else took it */
+#define GUESS_STEP 0.1      /* what one time of a costly drafter counts */
 #define LOOK_EVERY 16       /* one step of so many has no drafts, while all have as many rows */
 
-static const struct drafter *const drafters[] = { &drafter_ngram, &drafter_random, &drafter_replay };
+static const struct drafter *const drafters[] = { &drafter_ngram, &drafter_suffix, &drafter_random,
+                                                  &drafter_replay };
 
+/* A name that is none of the table's is a checkpoint's. */
 static const struct drafter *find(const char *name, size_t n)
 {
     for (size_t i = 0; i < sizeof drafters / sizeof drafters[0]; i++)
         if (strlen(drafters[i]->name) == n && !memcmp(drafters[i]->name, name, n))
             return drafters[i];
-    return NULL;
+    return &drafter_model;
 }
 
 /* ---- open and close ---- */
@@ -53,22 +57,29 @@ int draft_spec_parse(struct draft_spec *spec, const char *text, struct err *e)
     return 0;
 }
 
-int drafts_open(struct drafts *d, const struct draft_spec *spec, int max_seqs, int64_t vocab, struct err *e)
+int draft_needs_self(const struct draft_spec *spec)
+{
+    return spec->kind && find(spec->kind, (size_t)spec->n_kind) == &drafter_model;
+}
+
+int drafts_open(struct drafts *d, const struct draft_spec *spec, const struct draft_open *in, struct err *e)
 {
     const char *test = hook_drafter();
-    struct draft_open how = { .max_seqs = max_seqs, .vocab = vocab };
+    struct draft_open how = *in;
 
     *d = (struct drafts){ .always = test != NULL };
-    d->kind = test ? find(test, strlen(test)) : find(spec->kind, (size_t)spec->n_kind);
-    if (!d->kind)
-        return err_set(e, ERR_USAGE, "--speculate %.*s: give ngram, suffix or a checkpoint", spec->n_kind,
-                       spec->kind);
+    snprintf(d->path, sizeof d->path, "%.*s", spec->n_kind, spec->kind);
+    d->kind = find(d->path, strlen(d->path));
+    if (test && d->kind != &drafter_model)
+        d->kind = find(test, strlen(test));
+    how.path = d->path;
     how.most = d->most = spec->most ? spec->most : d->kind->most;
     for (int i = 0; i < DRAFT_CLASSES; i++)
         d->rate[i] = RATE_FIRST;
-    d->ask = calloc((size_t)max_seqs, sizeof *d->ask);
+    d->ask = calloc((size_t)in->max_seqs, sizeof *d->ask);
     if (!d->ask)
-        return err_set(e, ERR_MEMORY, "no memory for drafts of %d sequences: lower --max-batch", max_seqs);
+        return err_set(e, ERR_MEMORY, "no memory for drafts of %d sequences: lower --max-batch",
+                       in->max_seqs);
     return d->kind->open ? d->kind->open(&d->state, &how, e) : 0;
 }
 
@@ -144,14 +155,17 @@ static void choose_lengths(struct drafts *d, int n_seqs)
 {
     double tokens = n_seqs, rows = n_seqs;
     double cost = row_cost(&d->cost, n_seqs), least;
+    int looks = d->n_steps % LOOK_EVERY == 0;
 
     if (d->always)
         return;
-    if (cost < 0 && d->n_steps % LOOK_EVERY == 0) {
+    if (cost < 0 && looks) {
         for (int i = 0; i < d->n_asks; i++)
             d->ask[i].most = 0;
         return;
     }
+    if (d->guess_s > 0 && d->cost.y > 0)
+        cost = (cost > 0 ? cost : 0) + d->guess_s / d->n_asks * d->cost.n / d->cost.y;
     for (int round = 0; round < 3; round++) {
         least = cost * tokens / (1 + cost * (rows - n_seqs));
         tokens = rows = n_seqs;
@@ -164,6 +178,8 @@ static void choose_lengths(struct drafts *d, int n_seqs)
                 tokens += promise *= rate_of(a);
         }
     }
+    for (int i = 0; i < d->n_asks && d->kind->costly && looks; i++)
+        d->ask[i].most += !d->ask[i].most; /* else nothing would be compared any more */
 }
 
 /* ---- guesses ---- */
@@ -189,6 +205,34 @@ static void add_ask(struct drafts *d, struct seq *q)
     };
 }
 
+/* Lets the drafter guess; of a costly one, only what is worth its time, which is measured. */
+static int guess(struct drafts *d, int n_seqs, struct err *e)
+{
+    double begin_s = clock_s(), each_s;
+    int most = 0, rc;
+
+    if (!d->n_asks)
+        return 0;
+    for (int i = 0; i < d->n_asks && d->kind->costly; i++)
+        d->ask[i].n = d->ask[i].most;
+    if (d->kind->costly)
+        choose_lengths(d, n_seqs);
+    rc = d->kind->propose(d->state, d->ask, d->n_asks, e);
+    for (int i = 0; i < d->n_asks; i++) {
+        most = d->ask[i].n > most ? d->ask[i].n : most;
+        d->ask[i].most = d->ask[i].n;
+    }
+    if (rc < 0)
+        return rc;
+    if (!d->kind->costly) {
+        choose_lengths(d, n_seqs);
+    } else if (most) {
+        each_s = (clock_s() - begin_s) / most;
+        d->guess_s += (each_s - d->guess_s) * (d->guess_s > 0 ? GUESS_STEP : 1);
+    }
+    return 0;
+}
+
 int drafts_propose(struct drafts *d, struct sched *s, struct err *e)
 {
     int rc, n_seqs = 0;
@@ -199,12 +243,9 @@ int drafts_propose(struct drafts *d, struct sched *s, struct err *e)
     d->n_steps++;
     for (struct seq *q = s->running.first; q; q = q->next, n_seqs++)
         add_ask(d, q);
-    rc = d->n_asks ? d->kind->propose(d->state, d->ask, d->n_asks, e) : 0;
+    rc = guess(d, n_seqs, e);
     if (rc < 0)
         return rc;
-    for (int i = 0; i < d->n_asks; i++)
-        d->ask[i].most = d->ask[i].n;
-    choose_lengths(d, n_seqs);
     for (int i = 0; i < d->n_asks; i++) {
         struct draft_ask *a = &d->ask[i];
         a->c->draft.n = a->n;

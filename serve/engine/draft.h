@@ -18,11 +18,15 @@
 
 #include <stdint.h>
 #include "base/err.h"
+#include "kernels/kernels.h"
 
 struct choice;
+struct comm;
 struct drafter;
 struct metrics;
+struct model_info;
 struct sched;
+struct world;
 
 #define DRAFT_MOST 16   /* tokens ahead of a sequence */
 #define DRAFT_ROWS 64   /* of all sequences in a step */
@@ -55,6 +59,8 @@ struct drafts {
     struct draft_ask *ask; /* [max_seqs] */
     int n_asks;
     int64_t n_steps;
+    double guess_s; /* that one guess of a costly drafter takes, for all sequences together */
+    char path[4096];
     struct metrics *metrics; /* borrowed */
 };
 /* What --speculate says. */
@@ -66,9 +72,27 @@ struct draft_spec {
 
 /* Reads ngram[:K], suffix[:K] or CKPT[:K]; the text is borrowed. ERR_USAGE: K is not 1 to DRAFT_MOST. */
 int draft_spec_parse(struct draft_spec *spec, const char *text, struct err *e);
-/* Drafts for steps of max_seqs sequences over token ids below vocab. ERR_MEMORY; ERR_USAGE: no such drafter.
+/* It names a checkpoint, which needs a group of ranks that is this one alone. */
+int draft_needs_self(const struct draft_spec *spec);
+/* What drafts are opened for. Everything is borrowed and outlives them. */
+struct draft_open {
+    int max_seqs;       /* of a step */
+    int64_t vocab;      /* guesses are below it */
+    int64_t ctx, chunk; /* tokens of a sequence; rows of prompts in a step */
+    int32_t n_pages;    /* pages of keys and values that sequences have together */
+    int64_t kv_bytes;   /* that they will take of the machine's memory */
+    struct dev *dev;
+    struct comm *self;               /* this rank alone */
+    const struct model_info *served; /* the model that drafts are for, */
+    enum dtype dt;                   /* and its arithmetic */
+    struct world *world;
+    int (*stopped)(const struct world *w); /* a signal asks for the end; may be NULL */
+    int most;                              /* drafts_open() sets it … */
+    const char *path;                      /* … and this: what --speculate names */
+};
+/* ERR_MEMORY, and the errors of a draft model: those of reading it, ERR_USAGE: another tokenizer.
  * drafts_close() is safe on zeroes and after an error. */
-int drafts_open(struct drafts *d, const struct draft_spec *spec, int max_seqs, int64_t vocab, struct err *e);
+int drafts_open(struct drafts *d, const struct draft_spec *spec, const struct draft_open *in, struct err *e);
 void drafts_close(struct drafts *d);
 /* Before sched_next_step(): guesses for the running sequences that decode. */
 int drafts_propose(struct drafts *d, struct sched *s, struct err *e);

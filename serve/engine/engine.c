@@ -19,6 +19,25 @@
 
 static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
 
+static int open_drafts(struct engine *en, struct model *m, struct err *e)
+{
+    const struct engine_size *size = &en->in.size;
+    struct draft_open how = { .max_seqs = size->max_seqs,
+                              .vocab = m->vocab,
+                              .ctx = en->in.sv->ctx,
+                              .chunk = size->chunk,
+                              .n_pages = size->pool[0].n_pages,
+                              .dev = m->dev,
+                              .self = en->in.self,
+                              .served = en->in.loaded,
+                              .dt = m->dt,
+                              .world = en->in.world,
+                              .stopped = world_stop_signal };
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        how.kv_bytes += (int64_t)en->kv[g].page_bytes * en->kv[g].n_pages * en->in.n_here;
+    return drafts_open(&en->drafts, &en->in.drafts, &how, e);
+}
+
 /* What only the rank that plans needs. */
 static int open_planner(struct engine *en, struct model *m, struct err *e)
 {
@@ -36,7 +55,7 @@ static int open_planner(struct engine *en, struct model *m, struct err *e)
     TRY(outputs_open(&en->outputs, m->dev, size->max_wants, m->vocab, e));
     en->outputs.drafts = &en->drafts;
     if (size->drafts)
-        TRY(drafts_open(&en->drafts, &en->in.drafts, size->max_seqs, m->vocab, e));
+        TRY(open_drafts(en, m, e));
     en->drafts.metrics = en->in.sv->metrics;
     en->in.sv->drafts = en->drafts.most;
 out:

@@ -45,6 +45,7 @@ struct engine_setup {
     int n_here;                /* ranks on this machine that load at the same time */
     struct engine_size size;
     struct draft_spec drafts; /* where size.drafts is not 0 */
+    struct comm *self;        /* this rank alone, where a checkpoint makes drafts; else NULL */
     struct router
         *router;     /* its first replica is this engine's; NULL on ranks that are not the first of it */
     int is_follower; /* another process decides when this engine ends */

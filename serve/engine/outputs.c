@@ -277,9 +277,8 @@ static void find_best(struct outputs *m, struct dev *dev, const struct head_out 
     dev_read(dev, m->best, m->there, (size_t)m->n * sizeof *m->best);
 }
 
-/* A step's logits where the host can read them. Logits of greedy rows are not copied: a row of a large
- * vocabulary takes as long as a small model's step. */
-static struct head_out on_host(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+/* Logits of greedy rows are not copied: a row of a large vocabulary takes as long as a small model's step. */
+struct head_out outputs_read(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     size_t n = (size_t)m->n;
 
@@ -304,15 +303,20 @@ static struct head_out on_host(struct outputs *m, struct dev *dev, const struct 
     return (struct head_out){ logits, max, sum };
 }
 
+void outputs_sample(struct outputs *m, struct dev *dev, const struct head_out *here, int64_t vocab)
+{
+    struct row_job job = { m, here, vocab };
+    pool_run(dev->pool, m->n, do_row, &job);
+}
+
 void outputs_process(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     struct head_out here;
-    struct row_job job = { m, &here, vocab };
     int64_t at = 0;
     if (!m->n)
         return;
-    here = on_host(m, dev, head, vocab);
-    pool_run(dev->pool, m->n, do_row, &job);
+    here = outputs_read(m, dev, head, vocab);
+    outputs_sample(m, dev, &here, vocab);
     find_logprobs(m, dev, &here, vocab);
     for (int64_t i = 0; i < m->n; i++) {
         int64_t n = row_tops(&m->row[i]);

@@ -44,6 +44,11 @@ void outputs_expect(struct outputs *m, const struct sched *s);
  * logits, [n] max and sum, memory of dev. A request that fails here has its fault and rq->done, which the
  * caller looks at. */
 void outputs_process(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab);
+/* Parts of it, for guesses: a step's logits where the host can read them (those of greedy rows are not
+ * copied), and then the ids of all rows, to m->row. here: what the first returned, or as many rows of a vocab
+ * of the caller's. */
+struct head_out outputs_read(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab);
+void outputs_sample(struct outputs *m, struct dev *dev, const struct head_out *here, int64_t vocab);
 /* Ends a finished or failed request: its last events, its end. */
 void outputs_end_request(struct request *rq);
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 #include "base/jx.h"
 #include "format/gguf_read.h"
 #include "model/family.h"
@@ -186,6 +187,35 @@ out:
     free(json);
     free(config);
     return rc < 0 ? err_add(e, "reading %s", ckpt_path(l->ckpt)) : 0;
+}
+
+int model_info_tokenizer_digest(const struct model_info *l, char out[33], struct err *e)
+{
+    char *json = NULL, *text = NULL;
+    json_t *all = NULL, *tokens = NULL;
+    size_t n;
+    int rc = read_extra(l, "tokenizer.json", &json, &n, e);
+
+    snprintf(out, 33, "bytes");
+    if (rc <= 0)
+        return rc;
+    all = jx_parse(json, n, "tokenizer.json", e);
+    rc = all ? 0 : -e->code;
+    if (all) {
+        tokens = json_pack("{s:O?, s:O?}", "model", json_object_get(all, "model"), "added_tokens",
+                           json_object_get(all, "added_tokens"));
+        text = tokens ? json_dumps(tokens, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+        rc = text ? 0 : err_set(e, ERR_MEMORY, "no memory for the digest of a tokenizer");
+    }
+    if (text) {
+        XXH128_hash_t h = XXH3_128bits(text, strlen(text));
+        snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+    }
+    json_decref(all);
+    json_decref(tokens);
+    free(text);
+    free(json);
+    return rc;
 }
 
 void model_info_fingerprint(const struct model_info *l, enum dtype dt, char out[64])

@@ -29,6 +29,9 @@ int model_info_open(struct model_info *l, const char *path, const volatile sig_a
 /* Fills sv->tok, sv->eos, sv->n_eos and sv->chat* from the files beside the weights; sv owns them, also after
  * an error. A checkpoint may have no tokenizer and no template. Not collective. */
 int model_info_read_texts(const struct model_info *l, struct service *sv, struct err *e);
+/* A digest of the tokens that the checkpoint's tokenizer.json has, however the file is written; "bytes" where
+ * there is none. ERR_CONFIG, ERR_MEMORY. */
+int model_info_tokenizer_digest(const struct model_info *l, char out[33], struct err *e);
 /* Frees weights, model and checkpoint, as far as they are there. Safe on zeroes. */
 void model_info_close(struct model_info *l);
 /* What decides an answer's bits besides the request: "contract1-fp32-" and the weights_digest that `reshard

@@ -52,7 +52,46 @@ def skip(why):
     print(f"skip: {why}", flush=True)
 
 
+class Answers:
+    """SERVE_ANSWERS=FILE: the answers of a script that is run twice. The first run writes the file; the second
+    one, with other options (PSERVE_ARGS), claims that it gets the same answers to the same requests. Left out is
+    what may differ: names, times, and what the cache had."""
+
+    def __init__(self, path):
+        self.path, self.n_same, self.lock = path, 0, threading.Lock()
+        self.compares = bool(path) and os.path.exists(path)
+        self.known = json.load(open(path)) if self.compares else {}
+
+    def plain(self, x):
+        if isinstance(x, dict):
+            return {k: self.plain(v) for k, v in x.items()
+                    if k not in ("id", "request_id", "created", "prompt_tokens_details")}
+        return [self.plain(v) for v in x] if isinstance(x, (list, tuple)) else x
+
+    def note(self, path, body, answer):
+        if not self.path or (body.get("temperature", 1) and "seed" not in body):
+            return
+        key, answer = json.dumps([path, body], sort_keys=True), json.loads(json.dumps(self.plain(answer)))
+        with self.lock:
+            if not self.compares:
+                self.known[key] = answer
+            elif key in self.known:
+                self.n_same += 1
+                claim(f"the answer is as without {os.environ.get('PSERVE_ARGS')}", answer == self.known[key],
+                      f"{key[:200]}: {str(answer)[:400]} expected {str(self.known[key])[:400]}")
+
+    def end(self):
+        if self.compares:
+            claim("answers were compared", self.n_same > 0, self.path)
+        elif self.path:
+            json.dump(self.known, open(self.path, "w"))
+
+
+answers = Answers(os.environ.get("SERVE_ANSWERS"))
+
+
 def finish():
+    answers.end()
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(failed != 0)
 
@@ -64,7 +103,8 @@ class Server:
         self.begin = time.monotonic()
         self.p = subprocess.Popen([*launcher, os.path.join(os.environ["BIN"], "pserve"), checkpoint, "--port",
                                    "0", "--model-name", "m", *map(str, args),
-                                   *os.environ.get("PSERVE_ARGS", "").split()],
+                                   *(checkpoint + a[6:] if a.startswith("itself") else a for a in
+                                     os.environ.get("PSERVE_ARGS", "").split())],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
                                   preexec_fn=die_with_parent
                                   if threading.current_thread() is threading.main_thread() else None)
@@ -84,9 +124,20 @@ class Server:
         try:
             c.request(method, path, body, headers or {})
             r = c.getresponse()
-            return r.status, r.read(), {k.lower(): v for k, v in r.getheaders()}
+            data = r.read()
+            if answers.path and path.startswith("/v1/") and method == "POST" and isinstance(body, str):
+                self.note(path, body, r.status, data)
+            return r.status, data, {k.lower(): v for k, v in r.getheaders()}
         finally:
             c.close()
+
+    def note(self, path, body, status, data):
+        try:
+            body, data = json.loads(body), json.loads(data, parse_float=str)
+        except ValueError:
+            return
+        if status in (200, 400) and isinstance(body, dict):
+            answers.note(path, body, data)
 
     def complete(self, **body):
         """The answer; floats stay texts, so that they can be compared as they were printed."""
@@ -104,6 +155,9 @@ class Server:
         r = c.getresponse()
         events = [(line[6:].strip().decode(), time.monotonic()) for line in r if line.startswith(b"data: ")]
         c.close()
+        if r.status == 200:
+            answers.note("stream", body, sorted(json.dumps(answers.plain(json.loads(e))) for e, _ in events
+                                                if e[0] == "{"))
         return r.status, events
 
     def health(self):

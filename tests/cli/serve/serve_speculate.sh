@@ -8,7 +8,7 @@
 speculated() {
     local name=$1 part=$2
     shift 2
-    trained "$name" --steps 40 "$@"
+    trained "$name" --steps 40 --save-every 20 "$@"
     run reshard --format hf "$TMP/$name/step-40" "$TMP/$name-nan"
     claim "and becomes a Hugging Face folder" [ $rc = 0 ] || finish
     "$python" - "$TMP/$name-nan/model.safetensors" <<'END'
@@ -20,7 +20,8 @@ with open(sys.argv[1], "r+b") as f:
     f.seek(8 + n + at["data_offsets"][0] + 250 * width)
     f.write(b"\xff" * width)
 END
-    what=$name asked serve_speculate.py "$TMP/$name/step-40" "$TMP/$name-nan" "$part"
+    what=$name asked serve_speculate.py "$TMP/$name/step-40" "$TMP/$name/step-20" \
+        "$TMP/$name-nan" "$part"
 }
 
 speculated fp32 "${SERVE_SPECULATE:-few}"
@@ -32,4 +33,10 @@ fi
 run pserve "$TMP/fp32/step-40" --speculate ngram:99
 claim "too many tokens ahead are refused" [ $rc = 2 -a "$(wc -l <"$TMP/.err")" = 1 ]
 claim "with the number and the limit" has "$err" "99 tokens ahead, must be 1 to 16"
+run pserve "$TMP/fp32/step-40" --speculate "$TMP/none"
+claim "a draft model that is not there is one line" [ $rc != 0 -a "$(wc -l <"$TMP/.err")" = 1 ]
+echo '{"model":{"type":"BPE","vocab":{"a":0},"merges":[]},"added_tokens":[]}' >"$TMP/fp32-nan/tokenizer.json"
+run pserve "$TMP/fp32/step-40" --speculate "$TMP/fp32-nan"
+claim "one of other tokens is refused" [ $rc = 2 -a "$(wc -l <"$TMP/.err")" = 1 ]
+claim "with both digests" has "$err" "that of the model is bytes: give a model of the same tokenizer"
 finish

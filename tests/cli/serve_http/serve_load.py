@@ -6,7 +6,7 @@ import json
 import random
 import sys
 import time
-from serve_server import Server, claim, finish
+from serve_server import Server, answers, claim, finish
 
 checkpoint, seconds, n_clients = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 rng = random.Random(5)
@@ -83,6 +83,8 @@ async def watch(s, load, samples):
 async def storm(s):
     load = Load(s)
     want = [await load.ask(b) for b in BODIES]
+    for body, answer in zip(BODIES, want):
+        answers.note("stream", body, answer)
     claim("every answer has its tokens",
           all(len(w[0]) == b["max_tokens"] and len(w[1]) == b["max_tokens"] for w, b in zip(want, BODIES)))
     load.stop, samples = time.monotonic() + seconds, []

@@ -1,0 +1,317 @@
+/* draft_model.c - a small model of the same tokenizer guesses (Leviathan et al. 2023): it runs on the
+ * engine's rank alone, with pages of its own, and draws from its logits as the request draws from the
+ * model's. Both draw with the same random number, so the guesses of a model that agrees are right at any
+ * temperature.
+ *
+ *     round 0   what each sequence lacks: its new tokens, or a chunk of its prompt  -> first guess
+ *     round k   the guess before                                                     -> guess k
+ *
+ * It plans with a scheduler of its own (scheduler.h), whose sequences have the choice's tokens and, while
+ * guesses are made, those. Before the next round 0 a sequence goes back to its last token that is sure. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/log.h"
+#include "base/machine.h"
+#include "serve/api/request.h"
+#include "serve/draft/drafters.h"
+#include "serve/engine/outputs.h"
+#include "serve/engine/step_run.h"
+#include "serve/weights/background.h"
+#include "serve/weights/weights.h"
+
+#define WAIT_MS 20 /* while weights are read: how soon a signal is noticed */
+
+struct draft_model {
+    struct model_info info;
+    struct background background;
+    struct draft_open how;
+    struct replica_ranks ranks; /* this one */
+    struct sched sched;
+    struct step_message message;
+    struct step_work work;
+    struct kv kv[PAGE_GROUPS];
+    struct outputs outputs;
+    float *padded; /* [max_seqs][vocab of the model that is served], where the two differ; else NULL */
+    int64_t ctx;
+};
+/* A choice's sequence here. */
+struct guessed {
+    struct seq seq;
+    struct draft_ask *ask; /* of this step; NULL: none */
+};
+
+static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
+
+/* ---- open and close ---- */
+
+static struct step_limits limits(const struct draft_model *x)
+{
+    return (struct step_limits){ x->how.max_seqs, x->how.max_seqs + x->how.chunk, x->how.max_seqs };
+}
+
+/* Refuses a model of other tokens. */
+static int check_tokens(const struct draft_model *x, struct err *e)
+{
+    char mine[33], served[33];
+    int rc = model_info_tokenizer_digest(&x->info, mine, e);
+    if (rc >= 0)
+        rc = model_info_tokenizer_digest(x->how.served, served, e);
+    if (rc >= 0 && strcmp(mine, served) != 0)
+        rc = err_set(e, ERR_USAGE,
+                     "--speculate %s: its tokenizer is %s, that of the model is %s: give a model of the same "
+                     "tokenizer",
+                     ckpt_path(x->info.ckpt), mine, served);
+    return rc;
+}
+
+/* Weights, keys and values, in a device's or this machine's memory. m: from model_shape(). */
+static int check_memory(const struct draft_model *x, const struct model *m, struct err *e)
+{
+    struct dev *d = x->how.dev;
+    size_t reading;
+    int64_t need = (int64_t)resident_measure(m, &reading) +
+                   (int64_t)x->how.n_pages * (int64_t)model_page_bytes(m) * m->n_layers;
+    int64_t room = d->memory ? (int64_t)d->memory->free_bytes(d) : machine_memory_free() - x->how.kv_bytes;
+    char needed[32], there[32];
+
+    if (need <= room)
+        return 0;
+    log_bytes(needed, (double)need);
+    log_bytes(there, (double)(room > 0 ? room : 0));
+    return err_set(e, ERR_MEMORY,
+                   "--speculate %s: its weights, keys and values need %s and %s are free: lower --kv-memory, "
+                   "or give a smaller model",
+                   ckpt_path(x->info.ckpt), needed, there);
+}
+
+static int read_weights(struct background *a, void *arg, struct err *e)
+{
+    struct draft_model *x = arg;
+    int rc = model_info_open(&x->info, x->how.path, &a->stop, e);
+    if (rc < 0)
+        return rc;
+    struct model *m = &x->info.m;
+    const struct layout one = { .tp = 1, .pp = 1, .cp = 1, .dp = 1, .ep = 1 };
+    const struct rank_at here = { 0 };
+    struct step_limits step = limits(x);
+    const enum dtype dt = x->how.dt == x->how.served->stored ? x->info.stored : x->how.dt;
+    struct model_open how = { .layout = one,
+                              .dev = x->how.dev,
+                              .tp = x->how.self,
+                              .dt = dt,
+                              .fast = x->how.served->m.fast,
+                              .max_rows = step_model_rows(&x->ranks, &step) };
+    TRY(check_tokens(x, e));
+    TRY(model_shape(m, &x->info.cfg, &one, here, dt, how.fast, e));
+    rc = check_memory(x, m, e);
+    model_close(m);
+    TRY(rc);
+    x->ctx = x->info.cfg.max_pos < x->how.ctx ? x->info.cfg.max_pos : x->how.ctx;
+    how.max_pos = x->ctx;
+    TRY(model_open(m, &x->info.cfg, &how, e));
+    x->info.has_model = 1;
+    rc = weights_read(a, &x->info, m, x->how.dev->host, NULL, e);
+out:
+    return rc;
+}
+
+/* Reads the checkpoint in a thread beside, so that a signal ends it. */
+static int load(struct draft_model *x, struct err *e)
+{
+    int rc;
+    background_start(&x->background, read_weights, x, x->how.dev->pool);
+    do {
+        if (x->how.stopped && x->how.stopped(x->how.world))
+            background_cancel(&x->background);
+        background_wait(&x->background, WAIT_MS);
+        rc = background_sync(&x->background, x->how.self, x->how.self, e);
+    } while (rc == 0);
+    if (rc < 0) {
+        background_abort(&x->background);
+        return rc;
+    }
+    return background_finish(&x->background, x->how.self, e);
+}
+
+/* Pages are not released behind windows: a sequence may go back. */
+static int open_pages(struct draft_model *x, struct sched_limits *lim, struct err *e)
+{
+    struct model *m = &x->info.m;
+    for (int g = 0; g < PAGE_GROUPS; g++) {
+        int64_t layers = model_page_layers(m, g, m->n_layers);
+        const struct page_values values = model_page_values(m, g);
+        if (!layers)
+            break;
+        lim->pool[g] = (struct kv_pool){ x->how.n_pages, 0 };
+        int rc = kv_open(&x->kv[g], m->dev, NULL, x->how.n_pages, model_page_bytes(m) * (size_t)layers, e);
+        if (rc >= 0)
+            rc = kv_open_clear(&x->kv[g], &values, e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void close_model(void *state)
+{
+    struct draft_model *x = state;
+    if (!x)
+        return;
+    outputs_close(&x->outputs);
+    step_work_close(&x->work);
+    step_message_close(&x->message);
+    sched_close(&x->sched);
+    for (int g = 0; g < PAGE_GROUPS; g++)
+        kv_close(&x->kv[g]);
+    model_info_close(&x->info);
+    free(x->padded);
+    free(x);
+}
+
+static int open_model(void **state, const struct draft_open *how, struct err *e)
+{
+    struct draft_model *x = calloc(1, sizeof *x);
+    struct sched_limits lim = { .max_seqs = how->max_seqs, .chunk = how->chunk, .max_wants = how->max_seqs };
+    struct step_limits step;
+    int rc;
+
+    *state = x;
+    if (!x)
+        return err_set(e, ERR_MEMORY, "no memory for a draft model");
+    x->how = *how;
+    x->ranks = (struct replica_ranks){ .all = how->self, .tp = how->self, .stage = how->self };
+    step = limits(x);
+    TRY(load(x, e));
+    TRY(open_pages(x, &lim, e));
+    TRY(sched_open(&x->sched, &lim, e));
+    TRY(step_message_open(&x->message, how->max_seqs, e));
+    TRY(step_work_open(&x->work, &x->info.m, &x->ranks, &step, e));
+    TRY(outputs_open(&x->outputs, how->dev, how->max_seqs, x->info.m.vocab, e));
+    if (x->info.m.vocab != how->vocab)
+        x->padded = calloc((size_t)(how->max_seqs * how->vocab), sizeof *x->padded);
+    if (x->info.m.vocab != how->vocab && !x->padded)
+        rc = err_set(e, ERR_MEMORY, "no memory for the logits of a draft model");
+    ckpt_end_reading(x->info.ckpt);
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- guesses ---- */
+
+/* The logits as if this model had the other one's vocabulary: tables are padded to different lengths. */
+static struct head_out of_served(struct draft_model *x, const struct head_out *head)
+{
+    int64_t from = x->info.m.vocab, to = x->how.vocab, both = from < to ? from : to;
+    if (!x->padded)
+        return *head;
+    for (int64_t i = 0; i < x->outputs.n; i++) {
+        float *row = x->padded + i * to;
+        memcpy(row, head->logits + i * from, sizeof *row * (size_t)both);
+        for (int64_t v = both; v < to; v++)
+            row[v] = -INFINITY;
+    }
+    return (struct head_out){ x->padded, head->max, head->sum };
+}
+
+/* Takes the guesses of a step; each runs in the next one, if another guess is wanted behind it. */
+static void take_guesses(struct draft_model *x)
+{
+    for (int64_t i = 0; i < x->outputs.n; i++) {
+        const struct output_row *r = &x->outputs.row[i];
+        struct guessed *g = r->c->draft.own;
+        struct draft_ask *a = g->ask;
+        if (!a || r->id < 0 || r->id >= x->how.vocab || r->pos + 1 != a->n_ids + a->n || a->n >= a->most)
+            continue;
+        a->guess[a->n++] = r->id;
+        g->seq.n_ids += a->n < a->most;
+    }
+}
+
+/* One step of all sequences. 0: there was nothing to do. */
+static int run_step(struct draft_model *x, struct err *e)
+{
+    struct model *m = &x->info.m;
+    struct head_out head = { 0 }, here;
+    int rc, n;
+
+    TRY(n = sched_next_step(&x->sched, e));
+    if (!n)
+        return 0;
+    TRY(step_message_make(&x->message, STEP_RUN, &x->sched, ids_of, e));
+    TRY(step_run(&x->work, m, &x->info.weights.w, &x->message, x->kv, &head, e));
+    outputs_expect(&x->outputs, &x->sched);
+    sched_step_done(&x->sched);
+    if (x->outputs.n) {
+        here = outputs_read(&x->outputs, m->dev, &head, m->vocab);
+        here = of_served(x, &here);
+        outputs_sample(&x->outputs, m->dev, &here, x->how.vocab);
+        take_guesses(x);
+    }
+    rc = 1;
+out:
+    return rc;
+}
+
+/* Brings a sequence to the tokens that are sure; a new one comes into the scheduler. */
+static int begin_ask(struct draft_model *x, struct draft_ask *a)
+{
+    struct choice *c = a->c;
+    struct guessed *g = c->draft.own;
+
+    a->n = a->class = 0;
+    if (!a->most || a->n_ids + a->most > x->ctx)
+        return 0;
+    if (!g) {
+        c->draft.own = g = calloc(1, sizeof *g);
+        if (!g)
+            return 0;
+        g->seq.owner = c;
+        g->seq.n_ids = a->n_ids;
+        sched_add(&x->sched, &g->seq);
+    }
+    g->ask = a;
+    g->seq.n_ids = a->n_ids;
+    g->seq.n_kv = g->seq.n_kv < a->n_ids - 1 ? g->seq.n_kv : a->n_ids - 1;
+    g->seq.first_want = a->n_ids - 1;
+    return 1;
+}
+
+static int propose(void *state, struct draft_ask *ask, int n, struct err *e)
+{
+    struct draft_model *x = state;
+    int rc = 0, rounds = 0;
+
+    for (int i = 0; i < n; i++)
+        if (begin_ask(x, &ask[i]) && ask[i].most > rounds)
+            rounds = ask[i].most;
+    for (int k = 0; k < rounds; k++) {
+        x->sched.lim.chunk = k ? 0 : x->how.chunk;
+        rc = run_step(x, e);
+        if (rc <= 0)
+            break;
+    }
+    for (int i = 0; i < n; i++)
+        if (ask[i].c->draft.own)
+            ((struct guessed *)ask[i].c->draft.own)->ask = NULL;
+    return rc < 0 ? err_add(e, "guessing tokens") : 0;
+}
+
+static void end_model(void *state, struct choice *c)
+{
+    struct draft_model *x = state;
+    struct guessed *g = c->draft.own;
+    if (!g)
+        return;
+    sched_remove(&x->sched, &g->seq);
+    free(g);
+    c->draft.own = NULL;
+}
+
+const struct drafter drafter_model = { .name = "CKPT",
+                                       .most = 3,
+                                       .costly = 1,
+                                       .open = open_model,
+                                       .close = close_model,
+                                       .propose = propose,
+                                       .end = end_model };
