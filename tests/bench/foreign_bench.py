@@ -114,6 +114,9 @@ def main():
             if not name.startswith("reshard"):
                 rows.append(dict(name=f"{kind} to tp 8", ours=n / ours / 1e9, peer=n / wall / 1e9,
                                  peer_name=name, unit="GB/s", ratio=wall / ours))
+        ours, peer = best["reshard megatron"], best["cp -r"]
+        rows.append(dict(name=f"{kind} to megatron-dist", ours=n / ours / 1e9, peer=n / peer / 1e9,
+                         peer_name="cp -r", unit="GB/s", ratio=peer / ours))
         rows.append(dict(name=f"{kind} peak memory", ours=peaks["reshard"] / 2**20, peer=LIMIT / 2**20,
                          peer_name="limit", unit="MiB", ratio=LIMIT / peaks["reshard"]))
     print(json.dumps({"rows": rows}, separators=(",", ":")))

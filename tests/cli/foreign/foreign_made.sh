@@ -7,10 +7,11 @@
 make=$(dirname "$0")/../lib/foreign_make.py
 command -v python3 >/dev/null || { skip "python3 is not there"; finish; }
 
-for case in zero3-12 zero3-5 zero2-12 zero2-3 dcp-12 dcp-3-wrapped dcp-5-titan dcp-7-titan-fused legacy-1-1-1 legacy-2-2-1 legacy-2-2-2 \
-    legacy-1-4-2-bias legacy-2-1-1-bias \
-    legacy-2-1-1-mla legacy-2-2-1-mla-distopt legacy-2-1-2-mla-whole-distopt dist-2-2-1-mla dist-2-1-2-mla-whole legacy-2-2-1-gpt2 legacy-2-1-1-distopt-gpt2 legacy-2-2-2-distopt legacy-1-2-1-distopt-bias dist-1-1-1 \
-        dist-2-2-3 dist-2-4-2-bias; do
+for case in zero3-12 zero3-5 zero2-12 zero2-3 dcp-12 dcp-3-wrapped dcp-5-titan dcp-7-titan-fused \
+    legacy-1-1-1 legacy-2-2-1 legacy-2-2-2 legacy-1-4-2-bias legacy-2-1-1-bias legacy-2-1-1-mla \
+    legacy-2-2-1-mla-distopt legacy-2-1-2-mla-whole-distopt legacy-2-2-1-gpt2 legacy-2-1-1-distopt-gpt2 \
+    legacy-2-2-2-distopt legacy-1-2-1-distopt-bias dist-1-1-1 dist-2-2-3 dist-2-4-2-bias dist-2-2-1-mla \
+    dist-2-1-2-mla-whole; do
     mkdir "$TMP/$case"
     python3 "$make" $case "$TMP/$case" || { claim "$case is made" false; continue; }
     run reshard diff "$TMP/$case/ckpt" "$TMP/$case/universal"

@@ -225,7 +225,8 @@ def titan(shapes, state, m, fused):
     out, data, hd, group = OrderedDict(), {k: {} for k in KINDS}, m["hd"], m["heads"] // m["groups"]
     def pairs(x, w):
         row = lambda h, i: x[(h * hd + i) * w:(h * hd + i + 1) * w]
-        return b"".join(row(h, t * hd // 2 + i) for h in range(len(x) // w // hd) for i in range(hd // 2) for t in (0, 1))
+        return b"".join(row(h, t * hd // 2 + i) for h in range(len(x) // w // hd) for i in range(hd // 2)
+                        for t in (0, 1))
     for n, s in shapes.items():
         name, w = n, 4 * s[-1]
         for a, b in names: name = name.replace(a, b)
@@ -519,7 +520,8 @@ def argparse_ns(m, tp, pp):
     import argparse
     return argparse.Namespace(num_layers=m["layers"], hidden_size=m["hidden"], num_attention_heads=m["heads"],
                               num_query_groups=m["groups"], group_query_attention="gpt2" not in m,
-                              **(dict(MLA, multi_latent_attention=True) if "mla" in m else {}), kv_channels=m["hd"], tensor_model_parallel_size=tp,
+                              **(dict(MLA, multi_latent_attention=True) if "mla" in m else {}),
+                              kv_channels=m["hd"], tensor_model_parallel_size=tp,
                               pipeline_model_parallel_size=pp, vocab_size=m["vocab"], swiglu="gpt2" not in m,
                               untie_embeddings_and_output_weights="gpt2" not in m,
                               position_embedding_type="learned_absolute" if "gpt2" in m else "rope")
@@ -533,7 +535,8 @@ def main():
                  groups=16, hd=64, ffn=2730, vocab=1024)
     if "gpt2" in case: m.update(gpt2=1, groups=6, hd=4)
     if "mla" in case: m.update(mla="whole" if "whole" in case else "cut", groups=6, hd=4)
-    shapes = gpt2(**m) if "gpt2" in case else latent(m) if "mla" in case else llama(**m, bias="bias" in case, qk_norm="bias" in case)
+    shapes = (gpt2(**m) if "gpt2" in case else latent(m) if "mla" in case else
+              llama(**m, bias="bias" in case, qk_norm="bias" in case))
     state = state_of(shapes)
     out = dir + "/ckpt"
     if case.startswith("zero3"): zero3(out, shapes, state, int(case.split("-")[1]))
