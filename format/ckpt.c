@@ -136,6 +136,9 @@ void ckpt_close(struct ckpt *c)
     }
     for (int i = 0; c->tensor && i < c->n_tensors; i++)
         free((char *)c->tensor[i].name);
+    for (int i = 0; i < c->n_tails; i++)
+        free(c->tail[i]);
+    free(c->tail);
     for (int i = 0; i < c->n_extra; i++)
         free(c->extra[i].name);
     for (int i = 0; i < FMT_CACHE; i++)

@@ -24,6 +24,9 @@ struct ckpt_tensor {
     int n_dims;    /* a scalar is read as [1] with n_dims 1 */
     int is_scalar; /* the source has it without dims, and so has a target that can say it */
     int64_t shape[BOX_DIMS];
+    /* Where the source has more than BOX_DIMS dims: those that the last dim of shape stands for, as "2,1,3".
+     * NULL: it is a dim itself. Borrowed from the checkpoint. */
+    const char *tail;
     struct ckpt_digest digest; /* valid when has_digest */
     int has_digest;
 };
@@ -54,6 +57,13 @@ struct ckpt_state {
         *run_json; /* settings that a resumed run needs (schedule, data order, …), a JSON object; or NULL */
     struct ckpt_counts counts;
 };
+
+/* Whether both have these dims. */
+static inline int ckpt_shape_same(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
+{
+    return a->n_dims == b->n_dims && !memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->n_dims) &&
+           !strcmp(a->tail ? a->tail : "", b->tail ? b->tail : "");
+}
 
 static inline int ckpt_counts_same(const struct ckpt_counts *a, const struct ckpt_counts *b)
 {

@@ -138,6 +138,9 @@ struct ckpt {
     int is_done;      /* after ckpt_end_reading of a URL: what is not present does not come any more */
     int64_t received; /* bytes received until then */
 
+    char **tail; /* [n_tails] of struct ckpt_tensor */
+    int n_tails;
+
     /* A view (ckpt_view.h) has only this, tensors and perhaps config; NULL: a checkpoint with files. */
     struct fmt_view *view;
     struct gguf_model *gguf; /* of the driver of GGUF; or NULL */

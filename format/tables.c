@@ -37,6 +37,38 @@ int fmt_file_name_check(const char *name, const char *what, struct err *e)
     return 0;
 }
 
+int fmt_tail_check(const char *tail, int64_t *size, const char *what, const char *name, struct err *e)
+{
+    int64_t n = 1;
+    const char *s = tail;
+    char *end = NULL;
+    for (;; s = end + 1) {
+        long long v = *s >= '0' && *s <= '9' ? strtoll(s, &end, 10) : -1;
+        if (v < 0 || v >= (int64_t)1 << 48 || __builtin_mul_overflow(n, (int64_t)v, &n) ||
+            (*end && *end != ','))
+            return err_set(e, ERR_FORMAT,
+                           "%s: the dimensions of %s from %d on are %.60s: is the header damaged", what, name,
+                           BOX_DIMS - 1, tail);
+        if (!*end)
+            break;
+    }
+    *size = n;
+    return 0;
+}
+
+int fmt_keep_tail(struct ckpt *c, struct ckpt_tensor *t, char *tail, struct err *e)
+{
+    char **grown = realloc(c->tail, sizeof *grown * (size_t)(c->n_tails + 1));
+    if (grown)
+        c->tail = grown;
+    if (!grown || !tail) {
+        free(tail);
+        return err_set(e, ERR_MEMORY, "%s: no memory for the shape of %s", c->path, t->name);
+    }
+    t->tail = c->tail[c->n_tails++] = tail;
+    return 0;
+}
+
 int fmt_shape_check(enum stored_dtype t, int n_dims, const int64_t *shape, const char *what, const char *name,
                     int64_t *bytes, struct err *e)
 {

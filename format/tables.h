@@ -11,6 +11,10 @@
 int fmt_name_check(const char *name, size_t n, const char *what, struct err *e);
 /* A file's name: one that lies directly in the checkpoint's folder and is not hidden. */
 int fmt_file_name_check(const char *name, const char *what, struct err *e);
+/* The dims of struct ckpt_tensor's tail. *size: their product. ERR_FORMAT. */
+int fmt_tail_check(const char *tail, int64_t *size, const char *what, const char *name, struct err *e);
+/* t->tail becomes this malloc'd text, which c owns, also after an error. NULL: ERR_MEMORY. */
+int fmt_keep_tail(struct ckpt *c, struct ckpt_tensor *t, char *tail, struct err *e);
 /* A shape within the limits of FORMAT.md whose elements are a whole number of bytes. *bytes: how many. */
 int fmt_shape_check(enum stored_dtype t, int n_dims, const int64_t *shape, const char *what, const char *name,
                     int64_t *bytes, struct err *e);

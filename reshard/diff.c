@@ -154,7 +154,7 @@ static int diff_tensor(struct diff *r, struct ckpt *a, int i, struct ckpt *b, in
 {
     const struct ckpt_tensor *x = ckpt_tensor(a, i), *y = ckpt_tensor(b, j);
     struct difference d;
-    if (x->n_dims != y->n_dims || memcmp(x->shape, y->shape, sizeof *x->shape * (size_t)x->n_dims)) {
+    if (!ckpt_shape_same(x, y)) {
         add_shapes(r, x, y);
         return 0;
     }

@@ -147,8 +147,7 @@ static int compare(const struct plan *p, const struct ckpt *c, const struct ckpt
                            ckpt_role_prefix[t->role], t->name);
 
         got = ckpt_tensor(c, at);
-        if (got->dtype != t->dtype || got->n_dims != t->n_dims ||
-            memcmp(got->shape, t->shape, sizeof *t->shape * (size_t)t->n_dims) || have[at].lo != want[i].lo ||
+        if (got->dtype != t->dtype || !ckpt_shape_same(got, t) || have[at].lo != want[i].lo ||
             have[at].hi != want[i].hi)
             return err_set(e, ERR_INTEGRITY,
                            "%s%s was read with one digest and written with another: nothing was published, "

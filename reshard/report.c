@@ -19,9 +19,9 @@ int64_t tensor_bytes(const struct ckpt_tensor *t)
 const char *report_shape(const struct ckpt_tensor *t, char out[96])
 {
     int at = 0;
-    for (int i = 0; i < t->n_dims; i++)
+    for (int i = 0; i < t->n_dims - (t->tail != NULL); i++)
         at += snprintf(out + at, 96 - (size_t)at, "%s%lld", i ? "," : "[", (long long)t->shape[i]);
-    snprintf(out + at, 96 - (size_t)at, "]");
+    snprintf(out + at, 96 - (size_t)at, "%s%.30s]", t->tail ? "," : "", t->tail ? t->tail : "");
     return out;
 }
 
@@ -126,8 +126,10 @@ static json_t *tensor_json(const struct ckpt_tensor *t)
 {
     json_t *shape = json_array();
     char hex[33];
-    for (int i = 0; i < t->n_dims; i++)
+    for (int i = 0; i < t->n_dims - (t->tail != NULL); i++)
         json_array_append_new(shape, json_integer(t->shape[i]));
+    for (const char *s = t->tail; s; s = strchr(s, ',') ? strchr(s, ',') + 1 : NULL)
+        json_array_append_new(shape, json_integer(strtoll(s, NULL, 10)));
     ckpt_digest_hex(t->digest, hex);
     return json_pack("{s:s, s:s, s:s, s:o, s:I, s:o}", "name", t->name, "role", report_role[t->role], "dtype",
                      stored_dtype_name(t->dtype), "shape", shape, "bytes", (json_int_t)tensor_bytes(t),

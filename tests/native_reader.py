@@ -381,6 +381,8 @@ def check_header(f, data, m):
         for x in p["extent"]:
             total *= x
         shape = p["extent"] if p["range"] == [0, total] else [p["range"][1] - p["range"][0]]
+        if "tail" in t and shape == p["extent"] and shape[-1] == t["shape"][-1]:
+            shape = shape[:-1] + [int(x) for x in t["tail"].split(",")]
         need(h["dtype"] == t["dtype"] and h["shape"] == shape, "%s: %s" % (f["name"], name))
         need(h["data_offsets"][0] == end and 8 + n + end == p["offset"],
              "%s: offset of %s" % (f["name"], name))

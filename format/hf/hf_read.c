@@ -52,7 +52,11 @@ static int add_tensor(struct ckpt *c, struct list *l, struct st_entry *s, int64_
     f->p.offset = data + s->begin;
     f->p.box = box_whole(f->t.n_dims, f->t.shape);
     f->p.hi = box_count(&f->p.box);
-    return 0;
+    if (!s->tail)
+        return 0;
+    char *tail = s->tail;
+    s->tail = NULL;
+    return fmt_keep_tail(c, &f->t, tail, e);
 }
 
 static int add_shard(struct ckpt *c, struct list *l, const char *name, struct err *e)

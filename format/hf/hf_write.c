@@ -259,6 +259,7 @@ static int start_shard(struct hf_write *w, struct shard *s, struct err *e)
         entry[i] = (struct st_entry){ .name = q->name,
                                       .dtype = q->t.dtype,
                                       .n_dims = q->t.is_scalar ? 0 : q->t.n_dims,
+                                      .tail = (char *)q->t.tail,
                                       .begin = q->offset,
                                       .end = q->offset + q->bytes };
         memcpy(entry[i].shape, q->t.shape, sizeof q->t.shape);

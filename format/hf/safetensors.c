@@ -74,19 +74,29 @@ static int parse_shape(struct st_entry *t, const json_t *shape, const char *path
     if (!json_is_array(shape))
         return err_set(e, ERR_FORMAT, "%s: %s has no shape: is the header damaged", path, t->name);
     size_t n = json_array_size(shape);
-    if (n > BOX_DIMS)
-        return err_set(e, ERR_FORMAT, "%s: %s has %zu dimensions, this program knows up to %d", path, t->name,
-                       n, BOX_DIMS);
-    t->n_dims = (int)n;
+    struct buf tail = { 0 };
+    t->n_dims = n > BOX_DIMS ? BOX_DIMS : (int)n;
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(shape, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0)
             return err_set(e, ERR_FORMAT,
                            "%s: dimension %zu of %s is not a whole number from 0: is the header damaged",
                            path, i, t->name);
-        t->shape[i] = json_integer_value(v);
+        if (i < BOX_DIMS)
+            t->shape[i] = json_integer_value(v);
+        if (n <= BOX_DIMS || i < BOX_DIMS - 1)
+            continue;
+        char text[32];
+        buf_add(&tail, text,
+                (size_t)snprintf(text, sizeof text, "%s%lld", tail.n ? "," : "",
+                                 (long long)json_integer_value(v)));
     }
-    return 0;
+    if (tail.failed)
+        return err_set(e, ERR_MEMORY, "%s: no memory for the shape of %s", path, t->name);
+    if (tail.n)
+        tail.p[tail.n] = 0;
+    t->tail = tail.p;
+    return t->tail ? fmt_tail_check(t->tail, &t->shape[BOX_DIMS - 1], path, t->name, e) : 0;
 }
 
 static int parse_offsets(struct st_entry *t, const json_t *v, int64_t data_bytes, const char *path,
@@ -257,8 +267,10 @@ out:
 
 void st_free(struct st_table *t)
 {
-    for (int i = 0; i < t->n; i++)
+    for (int i = 0; i < t->n; i++) {
         free(t->entry[i].name);
+        free(t->entry[i].tail);
+    }
     free(t->entry);
     memset(t, 0, sizeof *t);
 }
@@ -267,18 +279,20 @@ void st_free(struct st_table *t)
 
 static void put_entry(struct buf *to, const struct st_entry *t)
 {
-    char text[64 * BOX_DIMS];
+    char text[128];
     json_t *name = json_string(t->name);
+    int dims = t->n_dims - (t->tail != NULL);
     buf_add(to, ",", 1);
     jx_put(to, name);
     json_decref(name);
 
-    int at = snprintf(text, sizeof text, ":{\"dtype\":\"%s\",\"shape\":[", stored_dtype_name(t->dtype));
-    for (int i = 0; i < t->n_dims; i++)
-        at += snprintf(text + at, sizeof text - (size_t)at, "%s%lld", i ? "," : "", (long long)t->shape[i]);
-    at += snprintf(text + at, sizeof text - (size_t)at, "],\"data_offsets\":[%lld,%lld]}",
-                   (long long)t->begin, (long long)t->end);
-    buf_add(to, text, (size_t)at);
+    buf_add(to, text, (size_t)sprintf(text, ":{\"dtype\":\"%s\",\"shape\":[", stored_dtype_name(t->dtype)));
+    for (int i = 0; i < dims; i++)
+        buf_add(to, text, (size_t)sprintf(text, "%s%lld", i ? "," : "", (long long)t->shape[i]));
+    buf_add(to, ",", t->tail != NULL);
+    buf_add(to, t->tail, t->tail ? strlen(t->tail) : 0);
+    buf_add(to, text,
+            (size_t)sprintf(text, "],\"data_offsets\":[%lld,%lld]}", (long long)t->begin, (long long)t->end));
 }
 
 int st_make(const struct st_entry *entry, int n, size_t align, char **head, size_t *bytes, struct err *e)

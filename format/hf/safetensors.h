@@ -13,6 +13,7 @@ struct st_entry {
     enum stored_dtype dtype;
     int n_dims; /* 0: a scalar */
     int64_t shape[BOX_DIMS];
+    char *tail;         /* of struct ckpt_tensor */
     int64_t begin, end; /* bytes, from the start of the data */
 };
 struct st_table {

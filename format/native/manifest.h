@@ -20,6 +20,7 @@
 #define MANIFEST_FILES "files"
 #define MANIFEST_TENSORS "tensors"
 #define MANIFEST_PIECES "pieces" /* of a file */
+#define MANIFEST_TAIL "tail"     /* of a tensor with more than BOX_DIMS dims */
 enum { LIST_FILES, LIST_TENSORS, MANIFEST_LISTS };
 
 /* The canonical text of root (sorted keys, no spaces) with the n_lists further members and at the end

@@ -201,7 +201,22 @@ static int role_of(const char *text)
     return -1;
 }
 
-static int read_tensor(struct ckpt_tensor *t, const json_t *o, const char *path, struct err *e)
+/* The dims behind the first seven, where there are more than eight. */
+static int read_tail(struct ckpt *c, struct ckpt_tensor *t, const json_t *o, const char *path, struct err *e)
+{
+    const char *tail = NULL;
+    int64_t size = 0;
+    int rc = jx_text(o, path, MANIFEST_TAIL, &tail, e);
+    if (rc <= 0 || (rc = fmt_tail_check(tail, &size, path, t->name, e)) < 0)
+        return rc;
+    if (t->n_dims != BOX_DIMS || size != t->shape[BOX_DIMS - 1])
+        return err_set(e, ERR_FORMAT, "%s: the tail of %s has %lld elements, its last dimension %lld", path,
+                       t->name, (long long)size, (long long)t->shape[t->n_dims - 1]);
+    return fmt_keep_tail(c, t, strdup(tail), e);
+}
+
+static int read_tensor(struct ckpt *c, struct ckpt_tensor *t, const json_t *o, const char *path,
+                       struct err *e)
 {
     const char *name = "", *role = "", *dtype = "";
     struct sum128 digest = { 0, 0 };
@@ -226,7 +241,8 @@ static int read_tensor(struct ckpt_tensor *t, const json_t *o, const char *path,
     t->has_digest = 1;
     t->name = strdup(name);
     if (!t->name)
-        rc = err_set(e, ERR_MEMORY, "%s: no memory for the names of its tensors", path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for the names of its tensors", path);
+    TRY(read_tail(c, t, o, path, e));
 out:
     return rc < 0 ? rc : 0;
 }
@@ -247,7 +263,7 @@ static int read_tensors(struct ckpt *c, const json_t *root, struct jx_slice list
     for (size_t i = 0; i < n; i++) {
         TRY(jx_walk_parse(&w, path, &o, e));
         c->n_tensors = (int)i + 1;
-        TRY(read_tensor(&c->tensor[i], o, path, e));
+        TRY(read_tensor(c, &c->tensor[i], o, path, e));
         json_decref(o);
         o = NULL;
         if (i && fmt_compare_tensors(&c->tensor[i - 1], &c->tensor[i]) >= 0)

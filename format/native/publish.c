@@ -28,7 +28,7 @@ struct seal {
     struct record {
         struct ckpt_tensor t;
         struct fmt_piece p;
-        char *name; /* of t */
+        char *name, *tail; /* of t */
     } * record;
     int n_files;
     int64_t n_records;
@@ -100,9 +100,11 @@ static int get_line(struct seal *s, json_t *o, struct err *e)
     struct record *r = &s->record[s->n_records++];
     get_record(r, s->n_files - 1, o);
     s->file[s->n_files - 1].n++;
+    const char *tail = json_string_value(json_object_get(o, MANIFEST_TAIL));
     r->t.name = r->name = strdup(r->t.name);
+    r->t.tail = r->tail = tail ? strdup(tail) : NULL;
     json_decref(o);
-    return r->name ? 0 : err_set(e, ERR_MEMORY, "no memory for the names of tensors");
+    return r->name && !r->tail == !tail ? 0 : err_set(e, ERR_MEMORY, "no memory for the names of tensors");
 }
 
 static int parse_tables(struct seal *s, void *const *table, const size_t *bytes, struct err *e)
@@ -129,8 +131,7 @@ static int compare_records(const void *pa, const void *pb)
 
 static int same_tensor(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
 {
-    return a->dtype == b->dtype && a->n_dims == b->n_dims && a->is_scalar == b->is_scalar &&
-           !memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->n_dims);
+    return a->dtype == b->dtype && a->is_scalar == b->is_scalar && ckpt_shape_same(a, b);
 }
 
 /* One tensor out of the records of each name; digests of pieces add up. */
@@ -225,6 +226,8 @@ static void put_tensors(struct buf *to, const void *arg)
                               manifest_sum128((struct sum128){ t->digest.lo, t->digest.hi }));
         if (t->is_scalar)
             json_object_set_new(o, "scalar", json_true());
+        if (t->tail)
+            json_object_set_new(o, MANIFEST_TAIL, json_string(t->tail));
         put_entry(to, o);
     }
     buf_add(to, "]", 1);
@@ -410,7 +413,7 @@ out:
     for (int i = 0; i < s.n_files; i++)
         json_decref(s.file[i].root);
     for (int64_t i = 0; i < s.n_records; i++)
-        free(s.record[i].name);
+        free(s.record[i].name), free(s.record[i].tail);
     free(s.file);
     free(s.record);
     free(s.c.piece);

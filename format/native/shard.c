@@ -109,6 +109,8 @@ static int fill_entry(struct st_entry *t, const struct out_piece *o, int k, int6
     t->shape[0] = piece_elements(p);
     for (int d = 0; is_whole_box(p) && d < p->box.n_dims; d++)
         t->shape[d] = p->box.extent[d];
+    if (t->n_dims == BOX_DIMS && p->box.extent[BOX_DIMS - 1] == p->t.shape[BOX_DIMS - 1])
+        t->tail = (char *)p->t.tail;
     t->begin = *at;
     t->end = *at += o->bytes;
     return t->name ? 0 : err_set(e, ERR_MEMORY, "no memory for the names of %s", p->t.name);
@@ -450,9 +452,9 @@ static int finish_file(struct out_file *f, const struct ckpt_shard *s, struct ou
 static json_t *piece_json(const struct out_piece *o)
 {
     const struct ckpt_piece *p = o->p;
-    return json_pack("{s:s, s:i, s:i, s:b, s:o, s:o, s:o, s:[I,I], s:I, s:o}", "name", p->t.name, "role",
-                     (int)p->t.role, "dtype", (int)p->t.dtype, "scalar", p->t.is_scalar, "shape",
-                     manifest_ints(p->t.shape, p->t.n_dims), "start",
+    return json_pack("{s:s, s:i, s:i, s:b, s:o, s:s*, s:o, s:o, s:[I,I], s:I, s:o}", "name", p->t.name,
+                     "role", (int)p->t.role, "dtype", (int)p->t.dtype, "scalar", p->t.is_scalar, "shape",
+                     manifest_ints(p->t.shape, p->t.n_dims), MANIFEST_TAIL, p->t.tail, "start",
                      manifest_ints(p->box.start, p->box.n_dims), "extent",
                      manifest_ints(p->box.extent, p->box.n_dims), "range", (json_int_t)p->lo,
                      (json_int_t)p->hi, "offset", (json_int_t)o->offset, "digest",

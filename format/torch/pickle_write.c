@@ -144,6 +144,10 @@ static const struct {
 
 int pkw_check_dtype(const struct ckpt_tensor *t, const char *format, struct err *e)
 {
+    if (t->tail)
+        return err_set(e, ERR_USAGE,
+                       "%s has more than %d dims: --format %s cannot hold it: choose --format native or hf",
+                       t->name, BOX_DIMS, format);
     if (names[t->dtype].dtype)
         return 0;
     return err_set(e, ERR_USAGE, "%s is %s: --format %s cannot hold it: choose --format native or hf",

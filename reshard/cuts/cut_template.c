@@ -361,6 +361,8 @@ static int add_family(struct builder *b, const json_t *text_config)
         rc = add_pattern(b, name, line);
     }
     b->must_fit = 0;
+    if (cfg.tied && rc >= 0) /* where it is stored all the same, rank 0 writes it */
+        rc = add_pattern(b, "lm_head.weight", "whole");
 out:
     free(rows);
     param_table_close(&table);

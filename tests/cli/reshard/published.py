@@ -158,6 +158,17 @@ def layouts(name):
         yield "--tp 4 --ep 4 --pp 2"
 
 
+def check_printed(reshard, source, layout, tmp):
+    """The printed table, given back, cuts as the program did."""
+    with open(tmp + "/cuts", "w") as f:
+        f.write(run(reshard, "inspect", "--cuts", source).stdout)
+    run(reshard, *layout.split(), "--cuts", tmp + "/cuts", source, tmp + "/printed")
+    for file in ("weights-00000.safetensors", "weights-00001.safetensors"):
+        if read(tmp + "/1/" + file) != read(tmp + "/printed/" + file):
+            raise Failed("the printed cut table cuts %s in another way" % file)
+    shutil.rmtree(tmp + "/printed")
+
+
 def check(reshard, name, tmp):
     source, last, n = tmp + "/source", tmp + "/source", 0
     make(name, source)
@@ -165,6 +176,8 @@ def check(reshard, name, tmp):
     for layout in layouts(name):
         n += 1
         run(reshard, *layout.split(), last, tmp + "/%d" % n)
+        if n == 1:
+            check_printed(reshard, source, layout, tmp)
         if last != source:
             shutil.rmtree(last)
         last = tmp + "/%d" % n

@@ -94,6 +94,37 @@ run reshard --format hf n9 n10
 run reshard diff narrow n10
 claim "to the same tensors" [ $rc = 0 ]
 
+# tensors of many dims and of none, cut in a dim behind the seventh, too
+python3 - <<'PY'
+import json, os, random, struct
+os.mkdir("deep")
+shapes = {"a.none": [], "b.nine": [2, 1, 1, 2, 1, 3, 1, 2, 2], "c.twelve": [3, 1, 2, 1, 1, 2, 1, 1, 2, 2, 1, 2], "d.eight": [1, 2, 1, 2, 1, 2, 1, 4]}
+head, at = {"__metadata__": {"format": "pt"}}, 0
+for name, shape in shapes.items():
+    n = 4
+    for size in shape:
+        n *= size
+    head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + n]}
+    at += n
+text = json.dumps(head, separators=(",", ":")).encode()
+text += b" " * (-(8 + len(text)) % 4096)
+with open("deep/model.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(text)) + text + random.Random(9).randbytes(at))
+PY
+printf 'cuts 1\na.none whole\nb.nine dim 7 unit 2\nc.twelve dim 7\nd.eight dim 7\n' >deep.txt
+for how in "" "--dp 3 --zero 3" "--tp 2 --cuts deep.txt" "--compress zstd"; do
+    rm -rf d1 d2
+    # shellcheck disable=SC2086
+    run reshard $how deep d1
+    claim "dims by ${how:-a copy}" [ $rc = 0 ]
+    run reshard --format hf d1 d2
+    claim "come back" cmp -s deep/model.safetensors d2/model.safetensors
+done
+run reshard inspect --tensors d1
+claim "are printed" has "$out" "[3,1,2,1,1,2,1,1,2,2,1,2]"
+run reshard --format dcp deep d3
+claim "and refused where the format has not so many" has "$err" "b.nine has more than 8 dims"
+
 # tables are read and written an entry at a time; a sanitizer's own memory is not counted
 [[ $BIN == */sanitize/* ]] && finish
 python3 - <<'PY'

@@ -396,6 +396,8 @@ static void step_before_0(json_t *m)
     json_object_set_new(json_object_get(m, "state"), "step", json_integer(-1));
 }
 static void no_pieces(json_t *m) { json_object_set_new(item(m, "files", 0), "pieces", json_object()); }
+static void wrong_tail(json_t *m) { json_object_set_new(item(m, "tensors", 0), "tail", json_string("2,3")); }
+static void no_tail(json_t *m) { json_object_set_new(item(m, "tensors", 0), "tail", json_string("2,,3")); }
 static void length_beyond(json_t *m)
 {
     json_object_set_new(item(m, "files", 0), "length", json_integer(INT64_MAX));
@@ -408,6 +410,8 @@ static const struct {
     { endless_run, { "settings of the run", "" } },
     { step_before_0, { "step", "" } },
     { no_pieces, { "pieces", "list" } },
+    { wrong_tail, { "tail", "6 elements" } },
+    { no_tail, { "dimensions", "2,,3" } },
     { length_beyond, { "optim-00000", "" } },
     { set_version, { "version 2", "version 1" } },
     { set_must, { "other", "" } },
