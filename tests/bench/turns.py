@@ -68,7 +68,7 @@ def remove(path):
 
 
 def run(command):
-    """wall seconds, peak MiB"""
+    """wall seconds, seconds of processors, peak MiB"""
     os.sync()
     t = time.monotonic()
     p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -76,7 +76,7 @@ def run(command):
     _, status, use = os.wait4(p.pid, 0)
     if status:
         sys.exit(f"{' '.join(command)}: {text.decode()[-400:]}")
-    return time.monotonic() - t, use.ru_maxrss / 1024
+    return time.monotonic() - t, use.ru_utime + use.ru_stime, use.ru_maxrss / 1024
 
 
 def copies(source, target):
@@ -99,25 +99,25 @@ def converter(what, source, target, *more):
 
 def take(ways, target, rounds, gb):
     """Runs the ways in turn, prints what each took, and returns GB/s and peak MiB of each. gb: counted for each."""
-    seconds, peak = {w: [] for w in ways}, {w: 0 for w in ways}
+    took = {w: [] for w in ways}
     for _ in range(rounds):
         for way, command in ways.items():
             remove(target)
-            s, mib = run(command)
-            seconds[way].append(s)
-            peak[way] = max(peak[way], mib)
+            took[way].append(run(command))
     remove(target)
-    speed = {w: gb / statistics.median(s) for w, s in seconds.items()}
-    for w, s in seconds.items():
-        print(
-            f"{w:40} {statistics.median(s):8.2f} {min(s):7.2f} to {max(s):6.2f} {speed[w]:7.2f} {peak[w]:8.0f}",
-            flush=True,
-        )
+
+    speed, peak = {}, {}
+    for way, turns in took.items():
+        seconds, cpu, mib = zip(*turns)
+        middle, peak[way] = statistics.median(seconds), max(mib)
+        speed[way] = gb / middle
+        figures = f"{min(seconds):7.2f} to {max(seconds):6.2f} {statistics.median(cpu):7.2f}"
+        print(f"{way:38} {middle:8.2f} {figures} {speed[way]:6.2f} {peak[way]:8.0f}", flush=True)
     return speed, peak
 
 
 def header(title):
-    print(f"{title:40} {'s':>8} {'(range)':>17} {'GB/s':>7} {'peak MiB':>8}", flush=True)
+    print(f"{title:38} {'s':>8} {'(range)':>17} {'cpu s':>7} {'GB/s':>6} {'peak MiB':>8}", flush=True)
 
 
 def row(name, ours, peer, peer_name, unit="GB/s", better="higher"):
