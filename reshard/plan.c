@@ -22,12 +22,18 @@ static int is_float(enum stored_dtype t)
     return t == STORED_F32 || t == STORED_BF16 || t == STORED_F16 || t == STORED_F64;
 }
 
-/* Buffers that are state: what the optimizer does not see, and what is exponentiated. Rounded to bf16 they
- * would be another model; transformers keeps them in fp32, too. */
+/* Buffers that are state: what the optimizer does not see, what is exponentiated, frequencies, statistics.
+ * Rounded to bf16 they would be another model; transformers keeps them in fp32, too. */
 static int stays_fp32(const char *name)
 {
-    static const char *const ends[] = { "e_score_correction_bias", "expert_bias", "router_bias", "A_log",
-                                        "layer_scalar" };
+    static const char *const ends[] = { "e_score_correction_bias",
+                                        "expert_bias",
+                                        "router_bias",
+                                        "A_log",
+                                        "layer_scalar",
+                                        "inv_freq",
+                                        "running_mean",
+                                        "running_var" };
     const char *dot = strrchr(name, '.'), *word = dot ? dot + 1 : name;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (!strcmp(word, ends[i]))

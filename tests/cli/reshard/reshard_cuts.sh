@@ -98,7 +98,7 @@ claim "to the same tensors" [ $rc = 0 ]
 python3 - <<'PY'
 import json, os, random, struct
 os.mkdir("deep")
-shapes = {"a.none": [], "b.nine": [2, 1, 1, 2, 1, 3, 1, 2, 2], "c.twelve": [3, 1, 2, 1, 1, 2, 1, 1, 2, 2, 1, 2], "d.eight": [1, 2, 1, 2, 1, 2, 1, 4]}
+shapes = {"a.none": [], "a.running_var": [5], "b.nine": [2, 1, 1, 2, 1, 3, 1, 2, 2], "c.twelve": [3, 1, 2, 1, 1, 2, 1, 1, 2, 2, 1, 2], "d.eight": [1, 2, 1, 2, 1, 2, 1, 4]}
 head, at = {"__metadata__": {"format": "pt"}}, 0
 for name, shape in shapes.items():
     n = 4
@@ -111,7 +111,7 @@ text += b" " * (-(8 + len(text)) % 4096)
 with open("deep/model.safetensors", "wb") as f:
     f.write(struct.pack("<Q", len(text)) + text + random.Random(9).randbytes(at))
 PY
-printf 'cuts 1\na.none whole\nb.nine dim 7 unit 2\nc.twelve dim 7\nd.eight dim 7\n' >deep.txt
+printf 'cuts 1\na.* whole\nb.nine dim 7 unit 2\nc.twelve dim 7\nd.eight dim 7\n' >deep.txt
 for how in "" "--dp 3 --zero 3" "--tp 2 --cuts deep.txt" "--compress zstd"; do
     rm -rf d1 d2
     # shellcheck disable=SC2086
@@ -122,6 +122,10 @@ for how in "" "--dp 3 --zero 3" "--tp 2 --cuts deep.txt" "--compress zstd"; do
 done
 run reshard inspect --tensors d1
 claim "are printed" has "$out" "[3,1,2,1,1,2,1,1,2,2,1,2]"
+run reshard --dtype bf16 deep d4
+run reshard inspect --tensors d4
+claim "statistics stay fp32" grep -q 'a.running_var  *F32' <<<"$out"
+claim "what is rounded is not" grep -q 'b.nine  *BF16' <<<"$out"
 run reshard --format dcp deep d3
 claim "and refused where the format has not so many" has "$err" "b.nine has more than 8 dims"
 
