@@ -90,12 +90,12 @@ out:
 
 static int run_replace(const struct step *s, const char *text, size_t n, struct buf *out, struct err *e)
 {
-    struct matcher m;
+    struct finder m;
     size_t from = 0, start, end;
     int rc = 0, found = 0;
-    TRY(matcher_open(&m, &s->pat, e));
-    matcher_text(&m, text, n);
-    while (!out->failed && (found = matcher_next(&m, &start, &end, e)) > 0) {
+    TRY(finder_open(&m, &s->pat, e));
+    finder_text(&m, text, n);
+    while (!out->failed && (found = finder_next(&m, &start, &end, e)) > 0) {
         buf_add(out, text + from, start - from);
         buf_add(out, s->content, s->n_content);
         from = end;
@@ -103,7 +103,7 @@ static int run_replace(const struct step *s, const char *text, size_t n, struct 
     rc = found < 0 ? found : 0;
     buf_add(out, text + from, n - from);
 out:
-    matcher_close(&m);
+    finder_close(&m);
     return rc;
 }
 

@@ -200,9 +200,9 @@ void pattern_free(struct pattern *p)
     *p = (struct pattern){ 0 };
 }
 
-int matcher_open(struct matcher *m, const struct pattern *p, struct err *e)
+int finder_open(struct finder *m, const struct pattern *p, struct err *e)
 {
-    *m = (struct matcher){ .pat = p, .last_end = SIZE_MAX };
+    *m = (struct finder){ .pat = p, .last_end = SIZE_MAX };
     if (!p->code)
         return 0;
     m->data = pcre2_match_data_create(1, NULL);
@@ -210,19 +210,19 @@ int matcher_open(struct matcher *m, const struct pattern *p, struct err *e)
     return m->data && m->context ? 0 : text_memory(e);
 }
 
-void matcher_close(struct matcher *m)
+void finder_close(struct finder *m)
 {
     pcre2_match_data_free(m->data);
     pcre2_match_context_free(m->context);
     if (m->stack)
         pcre2_jit_stack_free(m->stack);
     buf_free(&m->stand);
-    *m = (struct matcher){ 0 };
+    *m = (struct finder){ 0 };
 }
 
 /* Returns s, or a copy of the same length with stand-ins for characters that PCRE2 does not know; NULL:
  * out of memory. */
-static const char *known_text(struct matcher *m, const char *s, size_t n)
+static const char *known_text(struct finder *m, const char *s, size_t n)
 {
     m->stand.n = 0;
     for (size_t i = 0; i < n;) {
@@ -245,7 +245,7 @@ static const char *known_text(struct matcher *m, const char *s, size_t n)
     return m->stand.failed ? NULL : m->stand.n ? m->stand.p : s;
 }
 
-void matcher_text(struct matcher *m, const char *s, size_t n)
+void finder_text(struct finder *m, const char *s, size_t n)
 {
     m->s = m->pat->code ? known_text(m, s, n) : s;
     m->n = n;
@@ -253,7 +253,7 @@ void matcher_text(struct matcher *m, const char *s, size_t n)
     m->last_end = SIZE_MAX;
 }
 
-static int regex_search(struct matcher *m, size_t *start, size_t *end, struct err *e)
+static int regex_search(struct finder *m, size_t *start, size_t *end, struct err *e)
 {
     /* the text is known to be valid UTF-8: a check at every match would take quadratic time */
     int found = pcre2_match(m->pat->code, (PCRE2_SPTR)m->s, m->n, m->at, PCRE2_NO_UTF_CHECK, m->data,
@@ -283,7 +283,7 @@ static int regex_search(struct matcher *m, size_t *start, size_t *end, struct er
 }
 
 /* An empty match at the end of the last match does not count, as in Oniguruma's iterator. */
-int matcher_next(struct matcher *m, size_t *start, size_t *end, struct err *e)
+int finder_next(struct finder *m, size_t *start, size_t *end, struct err *e)
 {
     if (!m->s)
         return text_memory(e);

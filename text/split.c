@@ -87,11 +87,11 @@ out:
 
 static int cut_pattern(const struct step *s, struct pieces *in, struct pieces *out, struct err *e)
 {
-    struct matcher m;
+    struct finder m;
     unsigned n_matches = 0;
     int rc = 0;
 
-    TRY(matcher_open(&m, &s->pat, e));
+    TRY(finder_open(&m, &s->pat, e));
     for (size_t i = 0; i < in->n; i++) {
         const struct piece *p = &in->v[i];
         size_t from = 0, start, end;
@@ -100,8 +100,8 @@ static int cut_pattern(const struct step *s, struct pieces *in, struct pieces *o
             pieces_add(out, p->off, p->n, p->id, p->first);
             continue;
         }
-        matcher_text(&m, in->text.p + p->off, p->n);
-        while ((rc = matcher_next(&m, &start, &end, e)) > 0) {
+        finder_text(&m, in->text.p + p->off, p->n);
+        while ((rc = finder_next(&m, &start, &end, e)) > 0) {
             if (++n_matches % MATCHES_A_CHECK == 0)
                 TRY(work_check(in->limit, e));
             if (start > from)
@@ -116,7 +116,7 @@ static int cut_pattern(const struct step *s, struct pieces *in, struct pieces *o
         cut_flush(&c);
     }
 out:
-    matcher_close(&m);
+    finder_close(&m);
     return rc;
 }
 

@@ -84,6 +84,8 @@ int32_t tokenizer_bos(const struct tokenizer *t); /* -1: not known */
 int32_t tokenizer_eos(const struct tokenizer *t); /* -1: not known */
 /* 1: a special token; 0: another token, or no such id. */
 int tokenizer_is_special(const struct tokenizer *t, int32_t id);
+/* 1: a token added to the model's vocabulary, special or not; 0: another token, or no such id. */
+int tokenizer_is_added(const struct tokenizer *t, int32_t id);
 /* The id of the token with this text in the vocabulary; -1: none. */
 int32_t tokenizer_id(const struct tokenizer *t, const char *token, size_t n);
 /* The token's text in the vocabulary ("Ġthe", "▁the", "<0x0A>"), NUL-terminated; NULL: no such id. Borrowed

@@ -104,19 +104,19 @@ int pattern_load(struct pattern *p, const json_t *node, const char *what, struct
 int pattern_regex(struct pattern *p, const char *regex, size_t n, const char *what, struct err *e);
 void pattern_free(struct pattern *p);
 /* Finds the matches of a pattern, in one text after another. Belongs to one thread. */
-struct matcher {
+struct finder {
     const struct pattern *pat;
     const char *s;
     size_t n, at, last_end;
     void *data, *context, *stack;
     struct buf stand; /* the text with stand-ins for characters that PCRE2 does not know */
 };
-/* Open once, set a text (borrowed), call matcher_next until it returns 0, set the next text. matcher_next
+/* Open once, set a text (borrowed), call finder_next until it returns 0, set the next text. finder_next
  * returns 1: bytes [*start, *end) match; 0: no more matches. */
-int matcher_open(struct matcher *m, const struct pattern *p, struct err *e);
-void matcher_text(struct matcher *m, const char *s, size_t n);
-int matcher_next(struct matcher *m, size_t *start, size_t *end, struct err *e);
-void matcher_close(struct matcher *m);
+int finder_open(struct finder *m, const struct pattern *p, struct err *e);
+void finder_text(struct finder *m, const char *s, size_t n);
+int finder_next(struct finder *m, size_t *start, size_t *end, struct err *e);
+void finder_close(struct finder *m);
 
 /* --- normalisers (normalize.c), pre-tokenisers (split.c), decoders (detok.c): one row a type --- */
 struct step {

@@ -259,6 +259,10 @@ int tokenizer_is_special(const struct tokenizer *t, int32_t id)
 {
     return token(t, id) && token(t, id)->flags & TOKEN_SPECIAL;
 }
+int tokenizer_is_added(const struct tokenizer *t, int32_t id)
+{
+    return token(t, id) && token(t, id)->flags & TOKEN_ADDED;
+}
 int32_t tokenizer_id(const struct tokenizer *t, const char *text, size_t n)
 {
     return vocab_find(&t->vocab, text, n);

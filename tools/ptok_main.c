@@ -12,6 +12,7 @@
 #include "text/prepare.h"
 #include "text/template.h"
 #include "text/text.h"
+#include "tools/ptok_accepts.h"
 
 #define TEMPLATE_LIMIT ((size_t)4 << 20)
 
@@ -20,6 +21,7 @@ struct options {
     const char *tokenizer, *template, *out, *field, *text;
     int64_t threads;
     int spans, append_eos, invalid_utf8, carry;
+    struct accepts_options accepts;
 };
 #define AT(member) offsetof(struct options, member)
 
@@ -36,6 +38,17 @@ static const struct opt opts[] = {
       "render: the chat template; of a folder, NAME.jinja for lines with \"template\":\"NAME\"", 0, 0, 0 },
     { OPT_SWITCH, "spans",        AT(spans),        NULL,    NULL,
       "render: also the spans of bytes that came from messages", 0, 0, 0 },
+    { OPT_GROUP, "accepts", 0, NULL, NULL, NULL, 0, 0, 0 },
+    { OPT_TEXT,   "schema",       AT(accepts.schema), NULL,  "FILE",
+      "texts are JSON of this JSON Schema", 0, 0, 0 },
+    { OPT_TEXT,   "regex",        AT(accepts.regex), NULL,   "REGEX",
+      "texts match this regex as a whole", 0, 0, 0 },
+    { OPT_TEXT,   "grammar",      AT(accepts.grammar), NULL, "FILE",
+      "texts are a root of these rules (GBNF)", 0, 0, 0 },
+    { OPT_SWITCH, "compact",      AT(accepts.compact), NULL, NULL,
+      "schema: no white space between the parts", 0, 0, 0 },
+    { OPT_SWITCH, "in-order",     AT(accepts.in_order), NULL, NULL,
+      "schema: the keys of an object in its order", 0, 0, 0 },
     { OPT_GROUP, "prepare", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_TEXT,   "out",          AT(out),          NULL,    "FILE",
       "the token file to write, for ptrain --data", 0, 0, 0 },
@@ -58,10 +71,11 @@ static const struct opt_program program = {
     .summary = "prepare: text, .jsonl and .zst of both to a token file; encode: lines "
                "{\"n\":0,\"text_b64\":…} to ids and what they decode to; "
                "decode: lines {\"n\":0,\"ids\":[…]} to text; render: lines {\"messages\":[…],…} to the text "
-               "of a chat",
+               "of a chat; accepts: is the text of each line within a schema, a regex or a grammar",
     .usage =
         "prepare --tokenizer bytes|DIR FILE... --out tokens.bin | encode --tokenizer bytes|DIR --text TEXT | "
-        "encode|decode --tokenizer bytes|DIR <IN >OUT | render --template FILE <IN >OUT",
+        "encode|decode --tokenizer bytes|DIR <IN >OUT | render --template FILE <IN >OUT | "
+        "accepts --schema FILE|--regex R|--grammar FILE [--tokenizer DIR] <IN >OUT",
     .opts = opts,
     .min_args = 1,
     .max_args = -1,
@@ -71,8 +85,10 @@ static const struct opt_program program = {
                 "# lines {\"n\":0,\"text_b64\":\"…\"} to token ids\n"
                 "ptok encode --tokenizer hf-model <texts.jsonl >ids.jsonl\n"
                 "# lines {\"messages\":[…]} to the text that the model sees\n"
-                "ptok render --template template.jinja <chats.jsonl\n",
-    .first_words = "prepare|encode|decode|render",
+                "ptok render --template template.jinja <chats.jsonl\n"
+                "# which lines {\"n\":0,\"text_b64\":\"…\"} a server would answer with under this schema\n"
+                "ptok accepts --schema schema.json <texts.jsonl\n",
+    .first_words = "prepare|encode|decode|render|accepts",
 };
 
 /* --- base64 (RFC 4648) --- */
@@ -432,6 +448,47 @@ static int run_render(const struct options *o, const struct opt_args *args, stru
     return rc;
 }
 
+static int accepts_line(void *arg, const char *line, size_t n, int64_t index, struct err *e)
+{
+    struct accepts *a = arg;
+    json_error_t at;
+    json_t *in = json_loadb(line, n, 0, &at), *out = json_object();
+    json_t *number = json_object_get(in, "n"), *b64 = json_object_get(in, "text_b64");
+    size_t n_text = 0;
+    char *text = json_is_string(b64) ? b64_decode(json_string_value(b64), json_string_length(b64), &n_text)
+                                     : NULL;
+    int rc = text ? 0 : err_set(e, ERR_FORMAT, "no text_b64 that is base64");
+    (void)index;
+    TRY(rc);
+    if (!out || (number && json_object_set(out, "n", number) < 0))
+        rc = no_memory(e);
+    TRY(rc);
+    TRY(accepts_text(a, text, n_text, out, e));
+    if (json_dumpf(out, stdout, JSON_COMPACT) < 0 || putchar('\n') == EOF)
+        rc = err_sys(e, "writing to stdout");
+out:
+    free(text);
+    json_decref(in);
+    json_decref(out);
+    return rc;
+}
+
+static int run_accepts(const struct options *o, const struct opt_args *args, struct err *e)
+{
+    struct tokenizer *t = NULL;
+    struct accepts a = { 0 };
+    int rc = 0;
+    (void)args;
+    if (o->tokenizer)
+        TRY(tokenizer_open_named(&t, o->tokenizer, e));
+    TRY(accepts_open(&a, &o->accepts, t, e));
+    TRY(all_lines(accepts_line, &a, e));
+out:
+    accepts_close(&a);
+    tokenizer_close(t);
+    return rc;
+}
+
 static int run_prepare(const struct options *o, const struct opt_args *args, struct err *e)
 {
     struct tokenizer *t = NULL;
@@ -475,10 +532,8 @@ static const struct command {
     int takes_files;
     int (*run)(const struct options *o, const struct opt_args *args, struct err *e);
 } commands[] = {
-    { "prepare", 1, run_prepare },
-    { "encode", 0, run_encode },
-    { "decode", 0, run_decode },
-    { "render", 0, run_render },
+    { "prepare", 1, run_prepare }, { "encode", 0, run_encode },   { "decode", 0, run_decode },
+    { "render", 0, run_render },   { "accepts", 0, run_accepts },
 };
 
 /* Files and folders that are named by a URL become local paths. */
@@ -508,7 +563,7 @@ static int run(struct sidecars *sidecars, struct options *o, const struct opt_ar
         int rc = localise(sidecars, o, args, e);
         return rc < 0 ? rc : commands[i].run(o, args, e);
     }
-    return err_set(e, ERR_USAGE, "unknown command %s: known are prepare, encode, decode, render",
+    return err_set(e, ERR_USAGE, "unknown command %s: known are prepare, encode, decode, render, accepts",
                    args->item[0]);
 }
 

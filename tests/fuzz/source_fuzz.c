@@ -1,4 +1,4 @@
-/* source_fuzz.c - documents to be made into tokens: text, JSONL, zstd of both (text/source.c). The first
+/* source_fuzz.c - documents to be made into tokens: text, JSONL, zstd of both (files/source.c). The first
  * byte selects one. A frame may ask for a window of up to 128 MiB, as for `zstd -d`, and a text may have
  * 1 GiB: inputs that do or have are left out, so that other large allocations are seen. */
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_getFrameHeader */

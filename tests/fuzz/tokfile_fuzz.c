@@ -1,4 +1,4 @@
-/* tokfile_fuzz.c - a file of token ids (text/tokfile.c). With an odd first byte the checksums of header and
+/* tokfile_fuzz.c - a file of token ids (files/tokfile.c). With an odd first byte the checksums of header and
  * tables are made to fit. */
 #include <stdlib.h>
 #include <string.h>
