@@ -61,10 +61,10 @@ static void end_tensor(struct pkw *p)
 void dcp_put_tensor(struct pkw *p, const struct dcp_write *w, const struct dcp_chunks *c, int tensor)
 {
     const struct ckpt_tensor *t = &w->t[tensor];
-    begin_tensor(p, t->dtype, t->n_dims, t->shape);
+    begin_tensor(p, t->dtype, t->is_scalar ? 0 : t->n_dims, t->shape);
     for (int i = c->first[tensor]; i < c->first[tensor + 1]; i++) {
         const struct box *box = &w->file[c->chunk[i].file].item[c->chunk[i].item].box;
-        put_chunk(p, box->n_dims, box->start, box->extent);
+        put_chunk(p, t->is_scalar ? 0 : box->n_dims, box->start, box->extent);
     }
     end_tensor(p);
 }
@@ -113,7 +113,8 @@ void dcp_put_tensor_places(struct pkw *p, const struct dcp_write *w, const struc
     for (int i = c->first[tensor]; i < c->first[tensor + 1]; i++) {
         const struct dcp_file *f = &w->file[c->chunk[i].file];
         const struct dcp_chunk *x = &f->item[c->chunk[i].item];
-        dcp_put_place(p, key, x->box.n_dims, x->box.start, f->name, x->at, x->length);
+        dcp_put_place(p, key, w->t[tensor].is_scalar ? 0 : x->box.n_dims, x->box.start, f->name, x->at,
+                      x->length);
     }
 }
 

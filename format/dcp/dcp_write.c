@@ -75,7 +75,7 @@ static int plan_item(const struct dcp_write *w, const struct dcp_chunk *x, struc
 {
     const struct ckpt_tensor *t = &w->t[x->tensor];
     pkw_begin(p);
-    pkw_tensor(p, t->dtype, x->box.n_dims, x->box.extent, 0);
+    pkw_tensor(p, t->dtype, t->is_scalar ? 0 : x->box.n_dims, x->box.extent, 0);
     int rc = pkw_end(p, e);
     int64_t bytes = stored_bytes(t->dtype, box_count(&x->box));
     *part = (struct torch_part){ bytes, 0, x->in_parts ? fmt_crc32_whole(x->crc, bytes) : x->crc };

@@ -132,14 +132,29 @@ void pkw_object_end(struct pkw *w)
 
 /* ---- objects of torch ---- */
 
+/* Without the name of a storage: torch saves such tensors as bytes and their dtype. */
 static const struct {
     const char *dtype, *storage;
 } names[STORED_DTYPES] = {
-    [STORED_F32] = { "float32", "FloatStorage" }, [STORED_BF16] = { "bfloat16", "BFloat16Storage" },
-    [STORED_F16] = { "float16", "HalfStorage" },  [STORED_F64] = { "float64", "DoubleStorage" },
-    [STORED_I64] = { "int64", "LongStorage" },    [STORED_I32] = { "int32", "IntStorage" },
-    [STORED_I16] = { "int16", "ShortStorage" },   [STORED_I8] = { "int8", "CharStorage" },
-    [STORED_U8] = { "uint8", "ByteStorage" },     [STORED_BOOL] = { "bool", "BoolStorage" },
+    [STORED_F32] = { "float32", "FloatStorage" },
+    [STORED_BF16] = { "bfloat16", "BFloat16Storage" },
+    [STORED_F16] = { "float16", "HalfStorage" },
+    [STORED_F64] = { "float64", "DoubleStorage" },
+    [STORED_I64] = { "int64", "LongStorage" },
+    [STORED_I32] = { "int32", "IntStorage" },
+    [STORED_I16] = { "int16", "ShortStorage" },
+    [STORED_I8] = { "int8", "CharStorage" },
+    [STORED_U8] = { "uint8", "ByteStorage" },
+    [STORED_BOOL] = { "bool", "BoolStorage" },
+    [STORED_C64] = { "complex64", "ComplexFloatStorage" },
+    [STORED_U64] = { "uint64", NULL },
+    [STORED_U32] = { "uint32", NULL },
+    [STORED_U16] = { "uint16", NULL },
+    [STORED_F8_E4M3] = { "float8_e4m3fn", NULL },
+    [STORED_F8_E5M2] = { "float8_e5m2", NULL },
+    [STORED_F8_E8M0] = { "float8_e8m0fnu", NULL },
+    [STORED_F8_E4M3FNUZ] = { "float8_e4m3fnuz", NULL },
+    [STORED_F8_E5M2FNUZ] = { "float8_e5m2fnuz", NULL },
 };
 
 int pkw_check_dtype(const struct ckpt_tensor *t, const char *format, struct err *e)
@@ -167,6 +182,7 @@ void pkw_size(struct pkw *w, int n, const int64_t *v)
 
 void pkw_tensor(struct pkw *w, enum stored_dtype t, int n_dims, const int64_t *shape, int number)
 {
+    const int is_bytes = !names[t].storage;
     int64_t stride[BOX_DIMS], n = 1;
     char key[16];
 
@@ -176,14 +192,14 @@ void pkw_tensor(struct pkw *w, enum stored_dtype t, int n_dims, const int64_t *s
         n *= shape[d];
     }
 
-    pkw_global(w, "torch._utils", "_rebuild_tensor_v2");
+    pkw_global(w, "torch._utils", is_bytes ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
     pkw_op(w, PKW_MARK);
     pkw_op(w, PKW_MARK);
     pkw_word(w, "storage");
-    pkw_global(w, "torch", names[t].storage);
+    pkw_global(w, is_bytes ? "torch.storage" : "torch", is_bytes ? "UntypedStorage" : names[t].storage);
     pkw_text(w, key);
     pkw_word(w, "cpu");
-    pkw_int(w, n);
+    pkw_int(w, is_bytes ? stored_bytes(t, n) : n);
     pkw_op(w, PKW_TUPLE);
     pkw_op(w, PKW_PERSID);
     pkw_int(w, 0);
@@ -193,6 +209,8 @@ void pkw_tensor(struct pkw *w, enum stored_dtype t, int n_dims, const int64_t *s
     pkw_global(w, "collections", "OrderedDict"); /* hooks: none */
     pkw_op(w, PKW_EMPTY_TUPLE);
     pkw_op(w, PKW_REDUCE);
+    if (is_bytes)
+        pkw_dtype(w, t);
     pkw_op(w, PKW_TUPLE);
     pkw_op(w, PKW_REDUCE);
 }

@@ -77,7 +77,8 @@ int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_n
     int64_t bytes;
     int rc;
 
-    if (n_dims == 0)
+    const int is_scalar = n_dims == 0;
+    if (is_scalar)
         n_dims = 1, shape = &one;
     if (memchr(name, 0, (size_t)n_name))
         return err_set(e, ERR_FORMAT, "%s: a tensor's name has a zero byte: is the file damaged", c->path);
@@ -94,6 +95,7 @@ int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_n
     t->role = role;
     t->dtype = dtype;
     t->n_dims = n_dims;
+    t->is_scalar = is_scalar;
     memcpy(t->shape, shape, sizeof *shape * (size_t)n_dims);
     if (!(t->name = strndup(name, (size_t)n_name)))
         return err_set(e, ERR_MEMORY, "%s: no memory for the names of its tensors", c->path);

@@ -28,7 +28,9 @@ enum torch_dtype {
     TORCH_C128,
     TORCH_F8_E4M3,
     TORCH_F8_E5M2,
-    TORCH_F8_OTHER,
+    TORCH_F8_E8M0,
+    TORCH_F8_E4M3FNUZ,
+    TORCH_F8_E5M2FNUZ,
     TORCH_BYTES,
     TORCH_DTYPES
 };

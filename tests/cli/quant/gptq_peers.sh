@@ -10,7 +10,7 @@ cd "$TMP" || exit 1
 "$python" -c 'import sys; from importlib.util import find_spec as f
 sys.exit(not all(map(f, ("torch", "safetensors", "gptqmodel", "awq"))))' >/dev/null 2>&1 ||
     { skip "no gptqmodel and autoawq here: set PEER_PYTHON"; finish; }
-run "$python" -B "$here/gptq_peers.py" "$(command -v reshard)" "$TMP"
+run "$python" -B "$here/gptq_peers.py" "$BIN/reshard" "$TMP"
 claim "all forms are tried" [ "$(grep -cE '^(gptq|awq)[^:]*: ' <<<"$out")" = 12 ]
 while IFS= read -r line; do
     claim "$line" [ "${line##*: }" = ok ]

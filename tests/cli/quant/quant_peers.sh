@@ -10,7 +10,7 @@ cd "$TMP" || exit 1
 
 "$python" -c 'import torch, safetensors, compressed_tensors, transformers' >/dev/null 2>&1 ||
     { skip "no torch, transformers and compressed-tensors here: set PEER_PYTHON"; finish; }
-run "$python" -B "$here/quant_peers.py" "$(command -v reshard)" "$TMP"
+run "$python" -B "$here/quant_peers.py" "$BIN/reshard" "$TMP"
 claim "all forms are tried" [ "$(grep -c ': ' <<<"$out")" = 24 ]
 while IFS= read -r line; do
     claim "${line%%: *}: ${line#*: }" [ "${line#*: }" = ok ]

@@ -8,7 +8,7 @@ command -v python3 >/dev/null || { skip "no python3 here"; finish; }
 cd "$TMP" || exit 1
 export SHARDLINE_CACHE=$TMP/cache no_proxy=127.0.0.1,localhost
 make() { python3 -B "$here/../lib/quant_make.py" "$@"; }
-make sane src 5 fp8-block mxfp4 gptq-order >names
+make sane src 5 fp8-block nvfp4-modelopt gptq-order >names
 
 # via WORDS TARGET: the next checkpoint of the way
 via() {
@@ -33,6 +33,10 @@ while read -r scheme; do
     last=b-$scheme
     via "--requantize --format hf" dcp-"$scheme"
     echo "src/$scheme dcp-$scheme" >>pairs
+    last=src/$scheme
+    via "--format dcp --dp 2" f-"$scheme"
+    via "--format hf" g-"$scheme"
+    echo "src/$scheme g-$scheme" >>pairs
     last=d-$scheme
     via "--dequantize bf16 --format hf" e-"$scheme"
     run reshard digest e-"$scheme"
@@ -44,6 +48,7 @@ claim "ZeRO-3, DCP, tp and pp give the published bytes again" make same_all pair
 mkdir served
 cp -r src/gptq-order served/q
 cp -r e-fp8-block served/kept
+make sane src 5 mxfp4 >names
 cp src/mxfp4/* served/
 file_server served "$TMP/log"
 at=http://127.0.0.1:$port
@@ -65,7 +70,10 @@ echo "src/mxfp4 j" >>pairs
 last=hf://owner/name
 via "--dequantize bf16" k
 run reshard digest k
-[ -d e-mxfp4 ] && claim "hub: the values of the file at hand" [ "$out" = "$("$BIN/reshard" digest e-mxfp4)" ]
+values=$out
+run reshard --dequantize bf16 src/mxfp4 l
+run reshard digest l
+claim "hub: the values of the file at hand" [ "$out" = "$values" ]
 claim "by URL, byte for byte" make same_all pairs
 claim "weights are read by range" grep -q 'q/model.safetensors.*bytes=' log
 finish
