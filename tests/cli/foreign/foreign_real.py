@@ -163,6 +163,14 @@ def mean(x):
 def port():
     s = socket.socket(); s.bind(("127.0.0.1", 0)); p = s.getsockname()[1]; s.close(); return p
 
+def end_children():
+    """Of this rank: a save of Megatron leaves processes behind, which would live on."""
+    import signal
+    for task in glob.glob("/proc/self/task/*/children"):
+        for pid in open(task).read().split():
+            try: os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError: pass
+
 def launch(worker, world, *args):
     p, pids = port(), []
     sys.stdout.flush()
@@ -178,6 +186,7 @@ def launch(worker, world, *args):
             except BaseException:
                 import traceback; traceback.print_exc()
             finally:
+                end_children()
                 sys.stdout.flush(); sys.stderr.flush(); os._exit(rc)
         pids.append(pid)
     rc = [os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in pids]

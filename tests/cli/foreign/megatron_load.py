@@ -286,6 +286,7 @@ def one(rank, world, job, native_dir, hf, written):
     dist.barrier()
     if rank == 0: print(job, "ok", flush=True)
     dist.barrier()
+    R.end_children()
     os._exit(0)
 
 
