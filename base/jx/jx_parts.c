@@ -47,7 +47,7 @@ static const char *skip_value(const char *s, const char *end)
 
 struct jx_walk jx_walk(struct jx_slice of)
 {
-    const char *end = of.text + of.n, *s = skip_space(of.text, end);
+    const char *text = of.text ? of.text : "", *end = text + of.n, *s = skip_space(text, end);
     struct jx_walk w = { .at = s, .end = end };
     if (s < end && (*s == '{' || *s == '['))
         w.closing = *s == '{' ? '}' : ']';
