@@ -397,7 +397,7 @@ static int dump(struct dump *d, struct val v)
         json_text(d, v.u.s);
     } else if (scalar_text(v, text)) {
         sb_text(d->b, text);
-    } else if (v.type == V_DICT || (v.type == V_LIST && v.u.l->kind <= L_TUPLE)) {
+    } else if (v.type == V_DICT || (v.type == V_LIST && (v.u.l->kind <= L_TUPLE || v.u.l->kind == L_GEN))) {
         RETURN_IF_ERROR(tpl_enter(d->b->t));
         int rc = dump_items(d, v);
         d->b->t->depth--;
