@@ -69,6 +69,7 @@ enum env_kind {
     X(TEST, SHARDLINE_MACHINE_ROOT, "folder that holds the proc and sys which tell the machine's memory") \
     X(TEST, SHARDLINE_DEVICE, "shared library with the device that --device cuda opens") \
     X(TEST, SHARDLINE_DRAFTER, "--speculate guesses by: ngram, random, replay; as much as it may") \
+    X(TEST, SHARDLINE_ANSWER, "file with the text that every answer of pserve has") \
     X(TEST, SHARDLINE_ALTER, "the sum whose order the altered build changes")
 /* clang-format on */
 

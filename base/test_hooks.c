@@ -131,6 +131,8 @@ const char *hook_machine_root(void)
 const char *hook_device_library(void) { return env_get(ENV_SHARDLINE_DEVICE); }
 const char *hook_drafter(void) { return env_get(ENV_SHARDLINE_DRAFTER); }
 
+const char *hook_answer(void) { return env_get(ENV_SHARDLINE_ANSWER); }
+
 #ifdef SHARDLINE_ALTER
 int alter_is(const char *name)
 {

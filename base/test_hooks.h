@@ -15,6 +15,7 @@
  *   SHARDLINE_MACHINE_ROOT=DIR     hook_machine_root()
  *   SHARDLINE_DEVICE=FILE          hook_device_library()
  *   SHARDLINE_DRAFTER=NAME         hook_drafter()
+ *   SHARDLINE_ANSWER=FILE          hook_answer()
  *   SHARDLINE_ALTER=NAME           alter_is() in the altered build (base/alter.h)
  *
  * Any thread may call these functions. The call counters belong to the process. */
@@ -78,5 +79,8 @@ const char *hook_device_library(void);
 
 /* What guesses tokens in place of what --speculate names, at every step; NULL: what it names. */
 const char *hook_drafter(void);
+
+/* File with the text that every answer of pserve has (serve/engine/scripted.h); NULL: the model's own. */
+const char *hook_answer(void);
 
 #endif

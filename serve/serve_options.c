@@ -18,6 +18,10 @@ static const struct opt table[] = {
       "port to listen on (0: a free one, which the ready line names)", 0, 65535 },
     { OPT_TEXT,   "model-name",           AT(model_name),         NULL,        "NAME",
       "name that requests may give (default: the last part of CKPT)" },
+    { OPT_TEXT,   "chat-template",        AT(chat_template),      NULL,        "FILE",
+      "the chat template to use instead of the checkpoint's" },
+    { OPT_TEXT,   "tool-parser",          AT(tool_parser),        NULL,        "NAME",
+      "how the model writes tool calls, or none (default: what the chat template tells)" },
     { OPT_SWITCH, "lenient",              AT(lenient),            "0",         NULL,
       "ignore fields of a request that are unknown or not supported" },
     { OPT_TEXT,   "api-key-file",         AT(api_key_file),       NULL,        "FILE",
@@ -173,6 +177,12 @@ int server_check_options(struct server *s, const unsigned char *given, struct er
     if (name && (!*name || strlen(name) >= sizeof s->name))
         return err_set(e, ERR_USAGE, "--model-name has %zu bytes, must have 1 to %zu", strlen(name),
                        sizeof s->name - 1);
+    if (s->o.tool_parser && strcmp(s->o.tool_parser, "none") && !tools_find(s->o.tool_parser)) {
+        char names[1024];
+        tools_names(names, sizeof names);
+        return err_set(e, ERR_USAGE, "--tool-parser %.100s is not known: use one of %s, none",
+                       s->o.tool_parser, names);
+    }
     if (!s->o.tls_cert != !s->o.tls_key)
         return err_set(e, ERR_USAGE, "--tls-cert and --tls-key go together: give both or none");
     return s->o.speculate ? draft_spec_parse(&s->drafts, s->o.speculate, e) : 0;

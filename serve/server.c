@@ -189,7 +189,15 @@ static int open_tables(struct server *s, struct err *e)
         log_line(&s->log, "%s", ckpt_remark(s->loaded.ckpt));
     TRY(layout_check(&lay, &s->loaded.cfg, e));
     if (server_is_head(s))
-        TRY(model_info_read_texts(&s->loaded, &s->service, e));
+        TRY(model_info_read_texts(&s->loaded, &(struct text_choice){ s->o.chat_template, s->o.tool_parser },
+                                  &s->service, e));
+    if (server_is_first(s) && s->o.tool_parser && !s->service.chat)
+        log_line(&s->log, "--tool-parser has no effect: this model has no chat template");
+    if (server_is_first(s) && !s->o.once && s->service.chat && !s->service.form.calls)
+        log_line(
+            &s->log,
+            "the chat template writes tool calls in no form that is known here: answers to requests with "
+            "tools are plain text (--tool-parser names a form)");
     if (layout_grain(&lay, &s->loaded.cfg) != s->loaded.cfg.grain)
         log_line(
             &s->log,

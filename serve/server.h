@@ -19,7 +19,7 @@ struct serve_opts {
     int64_t ranks_per_node, rank_timeout_s, tp, cp, pp, ep, replicas, port, ctx, kv_memory, max_batch,
         prefill_chunk, threads, max_tokens, seed;
     const char *host, *api_key_file, *cors_origin, *allow_host, *access_log, *admin_key_file, *tls_cert,
-        *tls_key, *model_name, *speculate, *device, *transport, *once, *trace;
+        *tls_key, *model_name, *speculate, *chat_template, *tool_parser, *device, *transport, *once, *trace;
     double temperature, request_timeout_s, receive_timeout_s;
     int dtype, numerics, prefix_cache, lenient, verbose;
 };

@@ -90,6 +90,11 @@ int template_open(struct template **out, const char *text, size_t n, const char 
     return rc;
 }
 
+int template_add_tools(struct template *t, const char *text, size_t n, struct err *e)
+{
+    return add_program(t, "tool_use", text, n, e);
+}
+
 /* --- a folder --- */
 
 static int read_program(struct template *t, const char *name, const char *dir, const char *file,

@@ -22,6 +22,8 @@ struct template;
 /* text, n: the template (UTF-8), which the caller may free afterwards. what: its source, for messages.
  * ERR_CONFIG: it does not parse; the message has the source, the line and the reason. */
 int template_open(struct template **out, const char *text, size_t n, const char *what, struct err *e);
+/* Adds the one to use for requests with tools. Errors as template_open. */
+int template_add_tools(struct template *t, const char *text, size_t n, struct err *e);
 /* Opens the template in a model's folder: DIR/chat_template.jinja, else chat_template in
  * DIR/tokenizer_config.json, which is a text or a list of named templates ("default", and "tool_use" for
  * requests with tools). bos_token, eos_token and the other special tokens of tokenizer_config.json become

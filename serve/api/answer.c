@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "serve/api/answer.h"
+#include "serve/api/chat_tools.h"
 
 /* ---- log-probs ---- */
 
@@ -164,7 +165,8 @@ void answer_write_finish(struct json_out *o, const struct choice *c)
     static const char *const reason[] = {
         [FINISH_NONE] = "null", [FINISH_STOP] = "\"stop\"", [FINISH_LENGTH] = "\"length\""
     };
-    json_out_fmt(o, ",\"finish_reason\":%s,\"stop_reason\":", reason[c->finish]);
+    int called = c->finish == FINISH_STOP && parts_have_calls(c);
+    json_out_fmt(o, ",\"finish_reason\":%s,\"stop_reason\":", called ? "\"tool_calls\"" : reason[c->finish]);
     if (c->finish == FINISH_STOP && c->stop_id >= 0)
         json_out_fmt(o, "%d", c->stop_id);
     else
@@ -258,11 +260,13 @@ void openai_answer(struct json_out *o, const struct request *rq)
 {
     write_head(o, rq);
     for (int i = 0; i < rq->n_choices; i++) {
-        const struct choice *c = &rq->choice[i];
+        struct choice *c = &rq->choice[i];
         struct json_out text = { 0 };
+        parts_feed(c, c->text.n, o);
         if (rq->echo || rq->echo_message)
             echo_text(&text, c);
-        json_out_bytes(&text, c->text.p, c->text.n);
+        if (!c->parts.parser)
+            json_out_bytes(&text, c->text.p, c->text.n);
         o->failed |= text.failed;
         json_out_text(o, i ? "," : "");
         if (rq->tokens_only)
@@ -314,7 +318,9 @@ void openai_event(struct json_out *o, struct choice *c, size_t text_end)
 
     if ((rq->echo || rq->echo_message) && first)
         echo_text(&text, c);
-    json_out_bytes(&text, c->text.p + c->sent, text_end - c->sent);
+    parts_feed(c, text_end, o);
+    if (!c->parts.parser)
+        json_out_bytes(&text, c->text.p + c->sent, text_end - c->sent);
     o->failed |= text.failed;
     if (rq->chat && !c->role_sent) {
         begin_event(o, rq);

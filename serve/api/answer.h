@@ -29,7 +29,7 @@ void answer_write_finish(struct json_out *o, const struct choice *c);
  * text and the tokens from c->sent_ids on. */
 void chat_write_choice(struct json_out *o, const struct choice *c, const struct json_out *text);
 void chat_write_role(struct json_out *o, const struct choice *c);
-void chat_write_delta(struct json_out *o, const struct choice *c, const struct json_out *text);
+void chat_write_delta(struct json_out *o, struct choice *c, const struct json_out *text);
 /* Appends ,"logprobs":… of the tokens from number first on, as chats have them. */
 void chat_write_logprobs(struct json_out *o, const struct choice *c, int64_t first);
 

@@ -1,5 +1,6 @@
 /* answer_chat.c - choices of chats: messages, deltas, log-probs with the tokens' bytes. See answer.h. */
 #include "serve/api/answer.h"
+#include "serve/api/chat_tools.h"
 
 static void write_entry(struct json_out *o, const struct choice *c, int64_t at, struct top_entry t)
 {
@@ -52,8 +53,13 @@ static void write_ids(struct json_out *o, const struct choice *c, int64_t first)
 void chat_write_choice(struct json_out *o, const struct choice *c, const struct json_out *text)
 {
     json_out_fmt(o, "{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", c->index);
-    json_out_string_n(o, text->p, text->n);
-    json_out_text(o, ",\"refusal\":null}");
+    if (c->parts.parser) {
+        parts_write_message(o, c, text);
+    } else {
+        json_out_string_n(o, text->p, text->n);
+        json_out_text(o, ",\"refusal\":null");
+    }
+    json_out_text(o, "}");
     chat_write_logprobs(o, c, c->prompt->n);
     answer_write_finish(o, c);
     write_ids(o, c, c->prompt->n);
@@ -62,17 +68,18 @@ void chat_write_choice(struct json_out *o, const struct choice *c, const struct 
 
 void chat_write_role(struct json_out *o, const struct choice *c)
 {
-    json_out_fmt(
-        o,
-        "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_"
-        "reason\":null}",
-        c->index);
+    json_out_fmt(o,
+                 "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":%s},\"logprobs\":null,\"finish_"
+                 "reason\":null}",
+                 c->index, c->rq->calls ? "null" : "\"\"");
 }
 
-void chat_write_delta(struct json_out *o, const struct choice *c, const struct json_out *text)
+void chat_write_delta(struct json_out *o, struct choice *c, const struct json_out *text)
 {
     json_out_fmt(o, "{\"index\":%d,\"delta\":{", c->index);
-    if (text->n || c->finish == FINISH_NONE) {
+    if (c->parts.parser) {
+        parts_write_delta(o, c, text);
+    } else if (text->n || c->finish == FINISH_NONE) {
         json_out_text(o, "\"content\":");
         json_out_string_n(o, text->p, text->n);
     }

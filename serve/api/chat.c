@@ -5,6 +5,7 @@
 #include <string.h>
 #include "serve/api/json_out.h"
 #include "serve/api/prompt_text.h"
+#include "serve/api/chat_tools.h"
 #include "text/template.h"
 
 #define BAD 400
@@ -96,6 +97,7 @@ static int render(const struct service *sv, const json_t *messages, const json_t
 {
     const struct work_limit limit = prompt_work_limit(sv, o->begin_s);
     struct template_request q = { .messages = messages,
+                                  .tools = o->tools,
                                   .user = user,
                                   .trusted = sv->chat_tokens,
                                   .add_generation_prompt = o->add_generation,
@@ -103,6 +105,13 @@ static int render(const struct service *sv, const json_t *messages, const json_t
                                   .limit = &limit };
     struct err e;
     int rc = template_render(sv->chat, &q, r, &e);
+
+    if (rc == -ERR_USAGE && o->tools) { /* some templates read every member that a tool may have */
+        json_t *whole = tools_described(o->tools);
+        q.tools = whole;
+        rc = whole && !json_equal(whole, o->tools) ? template_render(sv->chat, &q, r, &e) : rc;
+        json_decref(whole);
+    }
     return rc < 0 ? prompt_fault(sv, rc, &e, "messages", f) : 0;
 }
 
@@ -156,6 +165,12 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
     json_t *messages = read_messages(json_object_get(body, "messages"), f);
     if (!messages)
         return -1;
+    json_t *told = messages;
+    struct err e;
+    messages = tools_history(&sv->habits, &sv->form, told, &e);
+    json_decref(told);
+    if (!messages)
+        return fault_set(f, e.code == ERR_MEMORY ? 500 : BAD, "messages", "%s", e.text);
     json_t *user = template_variables(body);
     int rc = user ? render(sv, messages, user, o, &r, f)
                   : fault_set(f, 500, "messages", "no memory for the template's variables");
@@ -175,6 +190,8 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
                                       .within_context = o->within_context,
                                       .limit = &limit };
     rc = prompt_encode(sv, &text, ids, n, f);
+    if (o->in_reasoning)
+        *o->in_reasoning = tools_opens_reasoning(&sv->form, r.text, r.n, o->continue_final);
     rendered_free(&r);
     return rc;
 }

@@ -11,6 +11,7 @@
 #include "serve/api/chat.h"
 #include "serve/api/openai_fields.h"
 #include "serve/api/prompt_text.h"
+#include "serve/api/chat_tools.h"
 
 #define BAD 400
 #define TOO_LONG "%s has %lld tokens: shorten it"
@@ -177,8 +178,9 @@ static int read_prompts(struct request *rq, const json_t *v, struct fault *f)
 /* Reads the messages as the only prompt. */
 static int read_chat(struct request *rq, const json_t *body, struct fault *f)
 {
-    struct chat_options o = { rq->add_generation, rq->continue_final, rq->add_special,
-                              .within_context = !rq->truncate, .begin_s = rq->begin_s };
+    struct chat_options o = { rq->add_generation,     rq->continue_final,
+                              rq->add_special,        .within_context = !rq->truncate,
+                              .begin_s = rq->begin_s, .in_reasoning = &rq->in_reasoning };
 
     rq->prompt = calloc(1, sizeof *rq->prompt);
     if (!rq->prompt)
@@ -189,6 +191,9 @@ static int read_chat(struct request *rq, const json_t *body, struct fault *f)
         rq->max_tokens_given = 1;
     }
 
+    if (tools_read(rq, body, f) < 0)
+        return -1;
+    o.tools = rq->tool_choice == TOOLS_NONE ? NULL : rq->tools;
     if (chat_encode(rq->sv, body, &o, &rq->prompt->ids, &rq->prompt->n, f) < 0)
         return -1;
     for (int64_t i = 0; i < rq->prompt->n; i++)

@@ -311,15 +311,6 @@ static int read_response_format(struct request *rq, const json_t *v, struct faul
                                        "response_format is not supported here, only {\"type\":\"text\"}");
 }
 
-/* Without tools, "none" and "auto" change nothing. */
-static int read_tool_choice(struct request *rq, const json_t *v, struct fault *f)
-{
-    const char *word = json_string_value(v);
-    if (rq->sv->lenient || (word && (!strcmp(word, "none") || !strcmp(word, "auto"))))
-        return 0;
-    return fault_set(f, BAD, "tool_choice", "tool_choice is not supported here, only \"none\" and \"auto\"");
-}
-
 /* Is the text v one of the words, which end with NULL? */
 static int read_word(const json_t *v, const char *name, const char *const *words, struct fault *f)
 {
@@ -425,7 +416,10 @@ static const struct field fields[] = {
     { "top_logprobs",                   F_INT,     CHAT,       AT(top_logprobs), 0, LOGPROBS_MAX },
     { "add_generation_prompt",          F_BOOL,    CHAT,       AT(add_generation) },
     { "continue_final_message",         F_BOOL,    CHAT,       AT(continue_final) },
-    { "tool_choice",                    F_SPECIAL, CHAT,       .read = read_tool_choice },
+    { "tools",                          F_IGNORED, CHAT }, /* chat_tools.c */
+    { "tool_choice",                    F_IGNORED, CHAT },
+    { "parallel_tool_calls",            F_BOOL,    CHAT,       AT(parallel_tools) },
+    { "separate_reasoning",             F_BOOL,    CHAT,       AT(separate_reasoning) },
     { "echo",                           F_BOOL,    COMPLETION, AT(echo) },
     { "echo",                           F_BOOL,    CHAT,       AT(echo_message) },
     { "stream",                         F_BOOL,    EVERY,      AT(stream) },
@@ -457,9 +451,7 @@ static const struct field fields[] = {
     { "verbosity",                      F_SPECIAL, CHAT,       .read = read_verbosity },
     { "modalities",                     F_SPECIAL, CHAT,       .read = read_modalities },
     /* known to clients, not built: only with the value that changes nothing */
-    { "tools",                          F_NEUTRAL, CHAT,       .min = NAN },
     { "functions",                      F_NEUTRAL, CHAT,       .min = NAN },
-    { "parallel_tool_calls",            F_IGNORED, CHAT }, /* without tools it changes nothing */
     { "suffix",                         F_NEUTRAL, COMPLETION, .min = NAN },
     { "length_penalty",                 F_NEUTRAL, BOTH,       .min = 1 },
     { "use_beam_search",                F_NEUTRAL, COMPLETION, .min = NAN },

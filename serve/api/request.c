@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/log.h"
+#include "serve/api/chat_tools.h"
 
 /* Last tokens of the prompt that the text of an answer depends on: more than a run of byte tokens. */
 #define TEXT_BEFORE 64
@@ -79,6 +80,7 @@ struct request *request_new(const struct service *sv)
     rq->add_generation = 1;
     rq->logprobs = rq->prompt_logprobs = rq->tops = -1;
     rq->add_special = rq->skip_special = 1;
+    rq->separate_reasoning = rq->parallel_tools = 1;
     rq->sampling = (struct sampling){ .temperature = 1, .top_p = 1, .repetition = 1 };
     rq->refs = 1;
     return rq;
@@ -92,6 +94,7 @@ static void choice_free(struct choice *c)
     free(c->rank);
     tokenizer_stream_close(c->stream);
     json_out_free(&c->text);
+    tool_parser_close(c->parts.parser);
 }
 
 void request_release(struct request *rq)
@@ -116,6 +119,8 @@ void request_release(struct request *rq)
     free(rq->sampling.bad);
     free(rq->prompt);
     free(rq->choice);
+    tool_set_close(rq->tool_set);
+    json_decref(rq->tools);
     json_out_free(&rq->events);
     json_out_free(&rq->answer);
     pthread_mutex_destroy(&rq->lock);
@@ -207,7 +212,7 @@ static int choice_open_text(struct choice *c)
 
     int skip = !rq->echo && rq->skip_special;
     from = from > c->begins ? from : c->begins;
-    return tokenizer_stream_open(&c->stream, rq->sv->tok, rq->skip_special, &e) < 0 ||
+    return tokenizer_stream_open(&c->stream, rq->sv->tok, rq->skip_special && !rq->divided, &e) < 0 ||
                    tokenizer_stream_begin(c->stream, p->ids + from, (size_t)(p->n - from), skip, &text, &n,
                                           &e) < 0
                ? -1
@@ -234,7 +239,7 @@ int request_open_choices(struct request *rq)
             return -1;
         memcpy(c->ids, c->prompt->ids, sizeof *c->ids * (size_t)c->prompt->n);
         c->n_ids = c->prompt->n;
-        if (choice_open_text(c) < 0)
+        if (choice_open_text(c) < 0 || parts_open(c) < 0)
             return -1;
         if (!rq->echo)
             c->sent_ids = c->n_ids;
@@ -303,6 +308,18 @@ static int cut_at_stop(struct choice *c, size_t old)
     return 1;
 }
 
+/* Is a special token left out of the text? Not where calls and reasoning are written with it. */
+static int is_skipped(const struct choice *c, int32_t id)
+{
+    const struct request *rq = c->rq;
+    size_t n;
+
+    if (!rq->divided || !rq->skip_special || !tokenizer_is_special(rq->sv->tok, id))
+        return 0;
+    const char *text = tokenizer_token_text(rq->sv->tok, id, &n);
+    return !text || !tools_reads_token(&rq->sv->form, text, n);
+}
+
 /* Adds the text of token id (negative: none) as far as it is certain; with last, also what an incomplete
  * character leaves. 1: a stop string ended it; 0: not; -1 with *f. */
 static int add_text(struct choice *c, int32_t id, int last, struct fault *f)
@@ -313,7 +330,7 @@ static int add_text(struct choice *c, int32_t id, int last, struct fault *f)
 
     if (!c->stream)
         return 0;
-    if (id >= 0) {
+    if (id >= 0 && !is_skipped(c, id)) {
         if (tokenizer_stream_feed(c->stream, id, &piece, &n, &e) < 0)
             return fault_set(f, 500, NULL, "%s", e.text);
         json_out_bytes(&c->text, piece, n);

@@ -32,6 +32,17 @@ struct top_entry {
     float logprob;
 };
 
+/* What a chat's text is divided into, and what the events of its stream have described. */
+struct answer_parts {
+    struct tool_parser *parser; /* NULL: the text is the content */
+    size_t fed;                 /* bytes of the choice's text that it has */
+    int finished;
+    size_t content, reasoning, calls,
+        arguments; /* sent: bytes, calls that were begun, bytes of the last one */
+};
+
+enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED, TOOLS_NAMED };
+
 enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH };
 struct choice {     /* one answer to one prompt */
     struct seq seq; /* the scheduler's */
@@ -61,6 +72,7 @@ struct choice {     /* one answer to one prompt */
     int64_t offset;   /* code points of the text up to there */
     int role_sent;    /* a chat's first event */
     int end_sent;     /* the event with its end */
+    struct answer_parts parts;
 
     enum finish finish;
     int queued;            /* the scheduler has it */
@@ -89,11 +101,18 @@ struct request {
     int truncate_right; /* truncate keeps the prompt's first tokens */
     int ignore_eos, add_special, skip_special, tokens_as_ids, return_ids, include_stop;
     struct sampling sampling;
+    /* of a chat: is its text divided into parts, is that where a call may be, did the prompt open the
+     * reasoning? */
+    int divided, calls, in_reasoning;
+    int separate_reasoning, parallel_tools;
+    enum tool_choice tool_choice;
     int n_stop, n_stop_ids, n_watch, n_prompts, n_choices;
 
     char **stop, *salt; /* owned; salt: of the prefix cache, or NULL */
     int32_t *stop_ids;
     int32_t *watch; /* [n_watch] logprob_token_ids: the top entries of generated tokens are theirs */
+    json_t *tools;  /* of a chat, or NULL */
+    struct tool_set *tool_set; /* the same */
     struct prompt *prompt;
     struct choice *choice; /* [n_prompts * n] */
     const struct service *sv;

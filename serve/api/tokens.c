@@ -8,6 +8,7 @@
 #include "serve/api/chat.h"
 #include "serve/api/openai.h"
 #include "serve/api/prompt_text.h"
+#include "serve/api/chat_tools.h"
 
 #define BAD 400
 
@@ -98,9 +99,10 @@ static int encode(const struct service *sv, const json_t *j, struct json_out *o,
                                          "add_generation_prompt",
                                          "continue_final_message",
                                          "chat_template_kwargs",
+                                         "tools",
                                          NULL };
     const json_t *text = json_object_get(j, "prompt"), *list = json_object_get(j, "messages"),
-                 *messages = json_is_null(list) ? NULL : list;
+                 *messages = json_is_null(list) ? NULL : list, *tools = json_object_get(j, "tools");
     struct chat_options chat = { .add_generation = 1, .within_context = 1, .begin_s = clock_s() };
     int special = !messages, strings = 0;
     int32_t *ids = NULL;
@@ -116,6 +118,9 @@ static int encode(const struct service *sv, const json_t *j, struct json_out *o,
         return fault_set(f, BAD, "prompt", "prompt and messages exclude each other: leave one of them out");
     if (messages) {
         chat.add_special = special;
+        if (tools && !json_is_null(tools) && tools_check(tools, f) < 0)
+            return -1;
+        chat.tools = json_array_size(tools) ? tools : NULL;
         if (chat_encode(sv, j, &chat, &ids, &n, f) < 0)
             return -1;
     } else if (check_kwargs(j, f) < 0 || encode_text(sv, text, special, &ids, &n, f) < 0) {

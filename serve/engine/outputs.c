@@ -4,9 +4,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/test_hooks.h"
 #include "serve/api/openai.h"
 #include "serve/engine/draft.h"
 #include "serve/engine/logit_processors.h"
+#include "serve/engine/scripted.h"
 #include "serve/metrics.h"
 
 #define EACH (WATCH_MAX + 1) /* log-probs of a row */
@@ -62,7 +64,7 @@ static int is_greedy(const struct choice *c, int64_t pos)
 {
     const struct sampling *how = &c->rq->sampling;
     const struct token_history h = history(c, pos);
-    return how->temperature == 0 && c->rq->tops <= 0 && !logit_processors_active(how, &h);
+    return how->temperature == 0 && c->rq->tops <= 0 && !hook_answer() && !logit_processors_active(how, &h);
 }
 
 void outputs_expect(struct outputs *m, const struct sched *s)
@@ -97,6 +99,9 @@ static int32_t next_token(const struct output_row *r, const float *logits, int64
     const struct request *rq = c->rq;
     struct token_history h = history(c, r->pos);
     struct end_ids ends = { rq->sv->eos, rq->stop_ids, rq->sv->n_eos, rq->n_stop_ids };
+    int32_t told = scripted_token(c, r->pos);
+    if (told >= 0)
+        return told;
     if (!isfinite(max) || !logit_processors_active(&rq->sampling, &h))
         return sample_token(&rq->sampling, c->k, r->pos + 1, logits, vocab, max);
     return logit_processors_sample(&rq->sampling, c->k, &h, &ends, logits, vocab);

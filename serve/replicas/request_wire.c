@@ -27,6 +27,9 @@ void request_wire_write(struct json_out *o, const struct request *rq)
                sizeof *rq->sampling.allowed * (size_t)rq->sampling.n_allowed);
     write_text(o, (const char *)rq->sampling.bad, sizeof *rq->sampling.bad * (size_t)rq->sampling.n_bad);
     write_text(o, rq->salt, rq->salt ? strlen(rq->salt) : 0);
+    char *tools = rq->tools ? json_dumps(rq->tools, JSON_COMPACT) : NULL;
+    write_text(o, tools, tools ? strlen(tools) : 0);
+    free(tools);
     for (int i = 0; i < rq->n_stop; i++)
         write_text(o, rq->stop[i], strlen(rq->stop[i]));
     for (int i = 0; i < rq->n_prompts; i++) {
@@ -95,6 +98,10 @@ static void take_lists(struct bytes *b, struct request *rq)
     rq->sampling.allowed = take_list(b, sizeof *rq->sampling.allowed, rq->sampling.n_allowed);
     rq->sampling.bad = take_list(b, sizeof *rq->sampling.bad, rq->sampling.n_bad);
     rq->salt = take_text(b, &n);
+    char *tools = take_text(b, &n);
+    rq->tools = tools ? json_loadb(tools, n, 0, NULL) : NULL;
+    b->bad |= tools && !rq->tools;
+    free(tools);
     rq->stop = calloc((size_t)rq->n_stop + 1, sizeof *rq->stop);
     rq->prompt = calloc((size_t)rq->n_prompts + 1, sizeof *rq->prompt);
     b->bad |= !rq->stop || !rq->prompt;

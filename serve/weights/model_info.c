@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+#include "base/io.h"
 #include "base/jx.h"
 #include "format/gguf_read.h"
 #include "model/family.h"
@@ -125,49 +126,86 @@ static int load_chat_tokens(const json_t *config, struct service *sv)
     return sv->chat_tokens ? 0 : -1;
 }
 
-/* chat_template of the config: a text, or a list of named templates, of which the one named "default" is
- * used. */
-static const char *template_in(const json_t *config)
+/* chat_template of the config: a text, or a list of named templates, of which this returns the one called
+ * name. */
+static const char *template_in(const json_t *config, const char *name)
 {
     const json_t *t = json_object_get(config, "chat_template"), *one;
     size_t i;
     json_array_foreach(t, i, one) {
-        const char *name = json_string_value(json_object_get(one, "name"));
-        if (name && !strcmp(name, "default"))
+        const char *own = json_string_value(json_object_get(one, "name"));
+        if (own && !strcmp(own, name))
             return json_string_value(json_object_get(one, "template"));
     }
-    return json_string_value(t);
+    return strcmp(name, "default") ? NULL : json_string_value(t);
 }
 
-/* The chat template: chat_template.jinja, else the one in tokenizer_config.json. A model may have none. */
-static int load_chat(const struct model_info *l, struct service *sv, const char *config, size_t n_config,
-                     struct err *e)
+/* Reads the text of the chat template: the file of --chat-template, else chat_template.jinja, else the one in
+ * the config. *what: its name; *tools: the config's own for requests with tools, or NULL. 1: there is one. */
+static int read_chat_text(const struct model_info *l, const struct text_choice *choice, const json_t *config,
+                          struct service *sv, size_t *n, const char **what, const char **tools, struct err *e)
 {
-    const char *what = "chat_template.jinja", *inside;
+    const char *inside = template_in(config, "default");
+    int rc;
+
+    *tools = NULL;
+    if (choice->chat_template) {
+        void *text = NULL;
+        *what = choice->chat_template;
+        rc = io_read_file(choice->chat_template, (size_t)4 << 20, &text, n, e);
+        sv->chat_template = text;
+        return rc < 0 ? err_add(e, "reading --chat-template") : 1;
+    }
+
+    *what = "chat_template.jinja";
+    rc = read_extra(l, *what, &sv->chat_template, n, e);
+    if (rc || !inside)
+        return rc;
+    *what = "chat_template of tokenizer_config.json";
+    *tools = template_in(config, "tool_use");
+    *n = strlen(inside);
+    sv->chat_template = strdup(inside);
+    return sv->chat_template ? 1 : err_set(e, ERR_MEMORY, "no memory for the chat template");
+}
+
+/* Sets how the models of the template write calls, and what it expects of them. */
+static void load_form(const struct text_choice *choice, const char *text, size_t n, struct service *sv)
+{
+    sv->form = tools_detect(text, n);
+    if (choice->tool_parser)
+        sv->form.calls = tools_find(choice->tool_parser);
+    tools_habits(sv->chat, sv->chat_tokens, &sv->habits);
+}
+
+/* The chat template. A model may have none. */
+static int load_chat(const struct model_info *l, const struct text_choice *choice, struct service *sv,
+                     const char *config, size_t n_config, struct err *e)
+{
+    const char *what, *tools;
     json_t *j = NULL;
     size_t n;
     int rc;
 
     if (config && !(j = jx_parse(config, n_config, "tokenizer_config.json", e)))
         return -e->code;
-    TRY(read_extra(l, what, &sv->chat_template, &n, e));
-    if (!rc && (inside = template_in(j))) {
-        what = "chat_template of tokenizer_config.json";
-        rc = (sv->chat_template = strdup(inside)) ? 1
-                                                  : err_set(e, ERR_MEMORY, "no memory for the chat template");
-        n = rc > 0 ? strlen(inside) : 0;
-    }
-
-    if (rc > 0 && load_chat_tokens(j, sv) < 0)
+    TRY(read_chat_text(l, choice, j, sv, &n, &what, &tools, e));
+    if (!rc)
+        goto out;
+    if (load_chat_tokens(j, sv) < 0) {
         rc = err_set(e, ERR_MEMORY, "no memory for the chat template");
-    if (rc > 0)
-        rc = template_open(&sv->chat, sv->chat_template, n, what, e);
+        goto out;
+    }
+    TRY(template_open(&sv->chat, sv->chat_template, n, what, e));
+    if (tools)
+        TRY(template_add_tools(sv->chat, tools, strlen(tools), e));
+    load_form(choice, tools ? tools : sv->chat_template, tools ? strlen(tools) : n, sv);
 out:
     json_decref(j);
     return rc < 0 ? rc : 0;
 }
 
-int model_info_read_texts(const struct model_info *l, struct service *sv, struct err *e)
+int model_info_read_texts(const struct model_info *l, const struct text_choice *choice, struct service *sv,
+                          struct err *e)
 {
     char *json = NULL, *config = NULL;
     size_t n, n_config;
@@ -175,7 +213,7 @@ int model_info_read_texts(const struct model_info *l, struct service *sv, struct
 
     TRY(load_eos(l, sv, e));
     TRY(read_extra(l, "tokenizer_config.json", &config, &n_config, e));
-    TRY(load_chat(l, sv, config, n_config, e));
+    TRY(load_chat(l, choice, sv, config, n_config, e));
     TRY(read_extra(l, "tokenizer.json", &json, &n, e));
     if (!rc) {
         rc = l->cfg.vocab == 256 ? tokenizer_bytes(&sv->tok, e) : 0;

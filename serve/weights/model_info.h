@@ -26,9 +26,15 @@ struct model_info {
  * served. Any thread, not collective. model_info_close() frees *l; after an error there is nothing to
  * close. */
 int model_info_open(struct model_info *l, const char *path, const volatile sig_atomic_t *stop, struct err *e);
-/* Fills sv->tok, sv->eos, sv->n_eos and sv->chat* from the files beside the weights; sv owns them, also after
- * an error. A checkpoint may have no tokenizer and no template. Not collective. */
-int model_info_read_texts(const struct model_info *l, struct service *sv, struct err *e);
+/* What takes the place of the checkpoint's own; NULL: nothing does. */
+struct text_choice {
+    const char *chat_template; /* a file */
+    const char *tool_parser;   /* name of a family of tools.h, or "none" */
+};
+/* Fills sv->tok, sv->eos, sv->n_eos, sv->chat*, sv->form and sv->habits from the files beside the weights; sv
+ * owns them, also after an error. A checkpoint may have no tokenizer and no template. Not collective. */
+int model_info_read_texts(const struct model_info *l, const struct text_choice *choice, struct service *sv,
+                          struct err *e);
 /* A digest of the tokens that the checkpoint's tokenizer.json has, however the file is written; "bytes" where
  * there is none. ERR_CONFIG, ERR_MEMORY. */
 int model_info_tokenizer_digest(const struct model_info *l, char out[33], struct err *e);

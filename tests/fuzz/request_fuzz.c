@@ -9,7 +9,8 @@
 #include "text/template.h"
 
 static const char chat_template[] = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor "
-                                    "%}{% if add_generation_prompt %}<a>{% endif %}";
+                                    "%}{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% if "
+                                    "add_generation_prompt %}<a>{% endif %}";
 
 static void parse(const struct service *sv, enum endpoint endpoint, const char *body, size_t n)
 {
@@ -41,6 +42,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         template_open(&sv.chat, chat_template, sizeof chat_template - 1, "template", &e) < 0)
         abort();
     sv.lenient = data[0] >> 3 & 1;
+    sv.form = tools_detect("<tool_call> </think>", 20);
+    sv.habits = (struct tool_habits){
+        .shows_calls = 1, .arguments_object = data[0] & 1, .one_call = 1, .short_ids = 1
+    };
     switch (data[0] & 3) {
     case 0: parse(&sv, data[0] & 32 ? ENDPOINT_GENERATE : ENDPOINT_COMPLETION, body, n - 1); break;
     case 1: parse(&sv, ENDPOINT_CHAT, body, n - 1); break;

@@ -60,7 +60,8 @@ const struct tool_family tool_families[] = {
       .drop = { "<|message_sep|>" } },
     { "apertus", { "<|tools_prefix|>" }, NULL, FORM_JSON, CALL_LIST | CALL_KEYED, { "<|tools_prefix|>" },
       .close = "<|tools_suffix|>" },
-    { "lfm2", { "<|tool_list_start|>" }, "List of tools: [", FORM_PYTHON, CALL_LIST, { "<|tool_call_start|>" },
+    { "lfm2", { "<|tool_list_start|>" }, "List of tools: [", FORM_PYTHON, CALL_LIST,
+      { "<|tool_call_start|>" },
       .close = "<|tool_call_end|>" },
     { "olmo3", { "<function_calls>" }, NULL, FORM_PYTHON, CALL_LINES, { "<function_calls>" },
       .close = "</function_calls>" },
@@ -96,10 +97,11 @@ const struct reasoning_marks reasoning_table[] = {
     { { "[THINK]", "[/THINK]" }, { "[THINK]" }, "[/THINK]", 1, { NULL } },
     { { "<|think|>", "<|tool_call:begin|>" }, { "<|think|>" }, "<|end|>", 1,
       { "<|begin|>assistant", "<|content|>", "<|end|>" } },
-    { { "[BEGIN FINAL RESPONSE]", "reasoning" }, { "Here are my reasoning steps:" }, "[BEGIN FINAL RESPONSE]", 0,
-      { "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]" } },
+    { { "[BEGIN FINAL RESPONSE]", "reasoning" }, { "Here are my reasoning steps:" },
+      "[BEGIN FINAL RESPONSE]", 0, { "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]" } },
     { { "</think>", "<response>" }, { "<think>" }, "</think>", 0, { "<response>", "</response>" } },
     { { "</think>", "</think>" }, { "<think>" }, "</think>", 0, { NULL } },
+    { { "<think>", "<think>" }, { "<think>" }, "</think>", 0, { NULL } },
     { .end = NULL }
 };
 /* clang-format on */

@@ -322,7 +322,8 @@ static int add_message(const struct tool_habits *h, const struct tool_form *form
         rc = no_memory(e);
         goto out;
     }
-    if (!json_object_get(m, "tool_calls")) {
+    /* calls that are not shown, in a form that is not known, are the template's business */
+    if (!json_object_get(m, "tool_calls") || (!h->shows_calls && !form->calls)) {
         rc = json_array_append(out, m) < 0 ? no_memory(e) : 0;
         goto out;
     }

@@ -14,6 +14,8 @@ void json_add_escaped(struct buf *b, const char *s, size_t n)
     static const char plain[] = "\"\\\n\r\t\b\f", letter[] = "\"\\nrtbf";
     size_t from = 0;
 
+    if (!n)
+        return;
     for (size_t i = 0; i < n; i++) {
         const char *at = s[i] ? strchr(plain, s[i]) : NULL;
         char code[8];

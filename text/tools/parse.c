@@ -112,7 +112,7 @@ void parser_add_reasoning(struct tool_parser *p, const char *s, size_t n)
     struct buf *out = &p->text.reasoning;
     size_t last;
 
-    while (n && !out->n && *s == '\n') {
+    while (n && !out->n && is_space(*s)) {
         s++;
         n--;
     }

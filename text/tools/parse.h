@@ -139,8 +139,8 @@ struct tool_parser {
 /* ---- parse.c ---- */
 /* Does `text` stand at p->held[at + off]? MORE: its beginning does, and there are no more bytes yet. */
 enum match parser_match(const struct tool_parser *p, size_t off, const char *text);
-/* The same at p->at, for a mark that may stand there: YES moves over it. At the end of the text its beginning is
- * enough: a mark that was cut is no content. */
+/* The same at p->at, for a mark that may stand there: YES moves over it. At the end of the text its
+ * beginning is enough: a mark that was cut is no content. */
 enum match parser_past(struct tool_parser *p, const char *mark);
 /* Moves over white space. 0: there is more to come. */
 int parser_skip_space(struct tool_parser *p);
@@ -167,8 +167,8 @@ enum match parser_find(struct tool_parser *p, const char *const *marks, int n, s
 /* ---- json.c ---- */
 enum progress json_between(struct tool_parser *p);
 enum progress json_step(struct tool_parser *p);
-/* Reads on in a value and appends it to out: a text without its quotes, anything else as it stands. YES: it is
- * complete; NO: it is no JSON. */
+/* Reads on in a value and appends it to out: a text without its quotes, anything else as it stands. YES: it
+ * is complete; NO: it is no JSON. */
 enum match json_value_read(struct tool_parser *p, struct json_value *v, struct buf *out);
 /* Adds n bytes as they stand in a JSON string. */
 void json_add_escaped(struct buf *b, const char *s, size_t n);
@@ -179,8 +179,8 @@ enum progress params_step(struct tool_parser *p);
 void params_close(struct tool_parser *p);
 
 /* ---- literal.c ---- */
-/* Reads on in a literal of n bytes from its first bracket on, or in the arguments of a call from behind it, and
- * appends it as JSON. *used: bytes that were read. YES: its last bracket was. */
+/* Reads on in a literal of n bytes from its first bracket on, or in the arguments of a call from behind it,
+ * and appends it as JSON. *used: bytes that were read. YES: its last bracket was. */
 enum match literal_read(struct literal *l, const char *s, size_t n, int final, size_t *used, struct buf *out);
 void literal_begin_call(struct literal *l, int gemma);
 enum progress literal_step(struct tool_parser *p);

@@ -1,5 +1,5 @@
-/* types.c - values of parameters that a model writes without quotes: their types are in the tool's schema. See
- * parse.h. */
+/* types.c - values of parameters that a model writes without quotes: their types are in the tool's schema.
+ * See parse.h. */
 #include "text/tools/parse.h"
 
 #include <stdint.h>
@@ -142,7 +142,8 @@ static int same(const char *s, size_t n, const char *text)
     return n == strlen(text) && !memcmp(s, text, n);
 }
 
-/* Appends a list or object: as it stands where it is JSON, else made from Python's syntax. 0: it is neither. */
+/* Appends a list or object: as it stands where it is JSON, else made from Python's syntax. 0: it is
+ * neither. */
 static int write_container(const char *s, size_t n, struct buf *out)
 {
     struct literal l = { 0 };

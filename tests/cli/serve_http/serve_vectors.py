@@ -1,6 +1,7 @@
 """serve_vectors.py MODEL TMP CHAT - every vector of the reference in the folder CHAT, its messages sent to
 /tokenize: a byte model's tokens are the text's bytes, then two special tokens. What the API cannot express
-(tools, contents that are objects) and what the template forbids is a 400."""
+(contents that are objects) and what the template forbids is a 400. Calls whose arguments are a text, and several
+in one message, become what the template expects (text/tools/history.c), so their text is not the reference's."""
 import json
 import shutil
 import sys
@@ -20,9 +21,12 @@ def sent(s, row):
 
 
 def check(s, i, row):
-    said = "tools" if row["tools"] else "messages" if "error" in row or any(isinstance(m["content"], dict)
-        for m in row["messages"]) else None
+    said = "messages" if "error" in row or any(isinstance(m["content"], dict) for m in row["messages"]) else None
     status, answer = sent(s, row)
+    calls = [m["tool_calls"] for m in row["messages"] if m.get("tool_calls")]
+    if any(len(c) > 1 or isinstance(c[0]["function"]["arguments"], str) for c in calls):
+        return claim(f"vector {i} is taken, or refused by name", status == 200 or answer["error"]["param"] == said,
+                     (status, answer))
     if said:
         return claim(f"vector {i} is refused by name", status == 400 and answer["error"]["param"] == said,
                      (status, answer))

@@ -664,8 +664,8 @@ TEST(wrong_chats_are_refused_with_the_field)
     refused(&sv, "{" HI ",\"logprobs\":1}", 400, "logprobs", "true or false");
     refused(&sv, "{" HI ",\"top_logprobs\":2}", 400, "top_logprobs", "logprobs true");
     refused(&sv, "{" HI ",\"max_completion_tokens\":120}", 400, "max_tokens", "at most 108");
-    refused(&sv, "{" HI ",\"tools\":[{}]}", 400, "tools", "not supported");
-    refused(&sv, "{" HI ",\"tool_choice\":\"required\"}", 400, "tool_choice", "not supported");
+    refused(&sv, "{" HI ",\"tools\":[{}]}", 400, "tools", "tools[0].type");
+    refused(&sv, "{" HI ",\"tool_choice\":\"required\"}", 400, "tool_choice", "there are no tools");
     refused(&sv, "{" HI ",\"reasoning_effort\":\"huge\"}", 400, "reasoning_effort",
             "one of none, minimal, low, medium, high");
     refused(&sv, "{" HI ",\"verbosity\":1}", 400, "verbosity", "one of low, medium, high");

@@ -1,5 +1,6 @@
-/* text_tools_test.c - calls and reasoning in models' texts: every family's way to write them, at every cut; the
- * published templates; history through a template and back. TEMPLATES: a folder of published templates. */
+/* text_tools_test.c - calls and reasoning in models' texts: every family's way to write them, at every cut;
+ * the published templates; history through a template and back. TEMPLATES: a folder of published
+ * templates. */
 #include <dirent.h>
 #include "tests/test.h"
 #include "text/template.h"
@@ -52,8 +53,8 @@ static void add_part(struct buf *b, const char *open, const struct buf *part, co
     buf_add(b, close, strlen(close));
 }
 
-/* What a parser has read, as the results of the cases are written; malloc'd. spaced: arguments with the spaces
- * that Python writes. */
+/* What a parser has read, as the results of the cases are written; malloc'd. spaced: arguments with the
+ * spaces that Python writes. */
 static char *say(const struct tool_text *t, int spaced)
 {
     struct buf b = { 0 };
@@ -77,7 +78,8 @@ static char *say(const struct tool_text *t, int spaced)
     return b.p;
 }
 
-/* cut: as in tool_parser_finish; 2: not, and arguments are spaced anew. Parses s[n], cut behind `first` bytes, then every `each` bytes. */
+/* cut: as in tool_parser_finish; 2: not, and arguments are spaced anew. Parses s[n], cut behind `first`
+ * bytes, then every `each` bytes. */
 static char *parse(const struct tool_parse *how, const char *s, size_t n, size_t first, size_t each, int cut)
 {
     struct tool_parser *p;
@@ -366,8 +368,8 @@ static size_t turn_end(const char *text)
     return n;
 }
 
-/* Where the model's text begins: both renderings are the same up to there. A mark that begins as the prompt's own
- * does is part of it. */
+/* Where the model's text begins: both renderings are the same up to there. A mark that begins as the
+ * prompt's own does is part of it. */
 static size_t model_text(const struct rendered *all, const struct rendered *head)
 {
     const char *turn = strstr(all->text, "<|CHATBOT_TOKEN|>\nAction");
@@ -383,8 +385,8 @@ static size_t model_text(const struct rendered *all, const struct rendered *head
     return n;
 }
 
-/* Renders a question with its calls. What stands behind the question's own rendering is what the model wrote: the
- * parser finds the calls in it that were rendered. */
+/* Renders a question with its calls. What stands behind the question's own rendering is what the model
+ * wrote: the parser finds the calls in it that were rendered. */
 static void round_trip(const struct published *c, int n_calls)
 {
     static const char first[] =

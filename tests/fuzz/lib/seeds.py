@@ -4,7 +4,7 @@ tests/fuzz/corpus began with.
 Then `TARGET_fuzz -merge=1 -max_len=8192 tests/fuzz/corpus/TARGET OUT/TARGET` takes those that reach something
 new. BIN: the programs."""
 import ast, glob, json, os, pickle, re, shutil, struct, subprocess, sys, tempfile, zipfile
-here = os.path.dirname(os.path.abspath(__file__))
+here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 out, fixtures = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
 sys.path.insert(0, here + "/..")
 from native_reader import xxh128
@@ -295,6 +295,15 @@ seed("template", b"{% for m in messages %}{{ m.role }}{{ m['content'] | trim }}{
                                tools=[dict(type="function", function=dict(name="f", parameters={}))],
                                documents=[dict(title="t")], extra=dict(k=1.5),
                                continue_final_message=True)).encode())
+# ---- texts of models with tool calls: the number of the family, flags, where the text is cut
+names = re.findall(r'^    \{ "(\w+)", \{', read(here + "/../../text/tools/families.c").decode(), re.M)
+cases = read(here + "/../unit/text/text_tools_cases.inc").decode()
+literal = r'"(?:[^"\\]|\\.)*"'
+for i, m in enumerate(re.finditer(r'\{\s*"(\w+)",\s*(\d),\s*((?:' + literal + r'\s*)+),', cases)):
+    text = "".join(ast.literal_eval("b" + s.encode("ascii", "backslashreplace").decode()).decode("latin1")
+                   if s.isascii() else s[1:-1] for s in re.findall(literal, m[3]))
+    seed("tools", bytes([names.index(m[1]), 1 | int(m[2]) << 1, i % 7]) + text.encode())
+
 test = read(here + "/../unit/serve/serve_openai_test.c").decode()
 for t in re.findall(r'"(\{(?:[^"\\]|\\.)*\})"', test):
     for first in (b"\0", b"\1", b"\4", b"\x08", b"\x09"):
