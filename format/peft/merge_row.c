@@ -5,6 +5,13 @@
 #include <math.h>
 #include <string.h>
 
+/* When the program is loaded it picks the widest registers of the machine; the numbers are the same. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__clang__)
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONES
+#endif
+
 #define COLUMNS 256 /* sums at once */
 
 int merge_is_float(enum stored_dtype t)
@@ -71,8 +78,9 @@ void merge_round(enum stored_dtype t, double x, void *out, int64_t i)
 /* What add_sums and merge_widen do for one dtype, whose elements are T, need not be aligned, and are taken
  * without calls or branches, several at once. VALUE: the double of the bits u; ROUND: the bits of the double
  * x; TOP: the exponent of infinities. */
-#define ROWS_OF(NAME, T, VALUE, ROUND, TOP) \
-    static void add_##NAME(char *w, int64_t n, const double *sum, double scale, struct merge_tally *tally) \
+#define ADD_OF(NAME, T, VALUE, ROUND, TOP) \
+    CLONES static void add_##NAME(char *w, int64_t n, const double *sum, double scale, \
+                                  struct merge_tally *tally) \
     { \
         int64_t moved = 0, changed = 0, bad = 0; \
         for (int64_t i = 0; i < n; i++) { \
@@ -89,8 +97,9 @@ void merge_round(enum stored_dtype t, double x, void *out, int64_t i)
         tally->moved += moved; \
         tally->changed += changed; \
         tally->bad += bad; \
-    } \
-    static void widen_##NAME(const char *data, int64_t n, double *out) \
+    }
+#define WIDEN_OF(NAME, T, VALUE) \
+    CLONES static void widen_##NAME(const char *data, int64_t n, double *out) \
     { \
         for (int64_t i = 0; i < n; i++) { \
             T u; \
@@ -132,16 +141,61 @@ static inline uint64_t bits_f64(double x)
 
 static double value_f16(uint16_t u) { return stored_value(STORED_F16, &u, 0); }
 
-ROWS_OF(bf16, uint16_t, value_bf16, to_bf16, 0x7f80)
-ROWS_OF(f16, uint16_t, value_f16, to_f16, 0x7c00)
-ROWS_OF(f32, uint32_t, value_f32, bits_f32, 0x7f800000)
-ROWS_OF(f64, uint64_t, value_f64, bits_f64, 0x7ff0000000000000)
+WIDEN_OF(bf16, uint16_t, value_bf16)
+WIDEN_OF(f16, uint16_t, value_f16)
+WIDEN_OF(f32, uint32_t, value_f32)
+WIDEN_OF(f64, uint64_t, value_f64)
+ADD_OF(f16, uint16_t, value_f16, to_f16, 0x7c00)
+ADD_OF(f32, uint32_t, value_f32, bits_f32, 0x7f800000)
+ADD_OF(f64, uint64_t, value_f64, bits_f64, 0x7ff0000000000000)
+
+/* What ADD_OF makes of other dtypes, in steps that each have elements of one width, so that they vectorise.
+ * n <= COLUMNS. */
+CLONES static void add_bf16_steps(char *w, int64_t n, const double *sum, double scale,
+                                  struct merge_tally *tally)
+{
+    uint16_t stored[COLUMNS];
+    uint32_t was[COLUMNS], now[COLUMNS], moves[COLUMNS], wild[COLUMNS];
+    int32_t side[COLUMNS]; /* of the nearest binary32: 1 above x, -1 below, 0 exact or no number */
+    float value[COLUMNS], near[COLUMNS];
+    uint32_t moved = 0, changed = 0, bad = 0;
+    memcpy(stored, w, (size_t)n * sizeof *stored);
+    for (int64_t i = 0; i < n; i++)
+        was[i] = (uint32_t)stored[i] << 16;
+    memcpy(value, was, (size_t)n * sizeof *was);
+    for (int64_t i = 0; i < n; i++) {
+        const double d = scale * sum[i], x = (double)value[i] + d;
+        near[i] = (float)x;
+        side[i] = ((double)near[i] > x) - ((double)near[i] < x);
+        moves[i] = d != 0;
+        wild[i] = !(fabs(d) <= DBL_MAX);
+    }
+
+    memcpy(now, near, (size_t)n * sizeof *now);
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t u = now[i], away = (uint32_t)(side[i] > 0) ^ u >> 31, infinity = 0x7f800000;
+        const uint32_t steps = (side[i] != 0) & ~u & ((u & 0x7fffffff) != infinity);
+        const uint32_t odd = u + steps - 2 * (steps & away);
+        const uint32_t rounded = odd + 0x7fff + (odd >> 16 & 1), quiet = odd | 0x400000;
+        const uint32_t made = (odd & 0x7fffffff) > infinity ? quiet : rounded;
+        now[i] = (moves[i] ? made : was[i]) & 0xffff0000;
+        moved += moves[i];
+        changed += now[i] != was[i];
+        bad += wild[i] | (((now[i] & infinity) == infinity) & ((was[i] & infinity) != infinity));
+    }
+    for (int64_t i = 0; i < n; i++)
+        stored[i] = (uint16_t)(now[i] >> 16);
+    memcpy(w, stored, (size_t)n * sizeof *stored);
+    tally->moved += moved;
+    tally->changed += changed;
+    tally->bad += bad;
+}
 
 static void add_sums(enum stored_dtype t, char *w, int64_t n, const double *sum, double scale,
                      struct merge_tally *tally)
 {
     switch (t) {
-    case STORED_BF16: add_bf16(w, n, sum, scale, tally); break;
+    case STORED_BF16: add_bf16_steps(w, n, sum, scale, tally); break;
     case STORED_F16: add_f16(w, n, sum, scale, tally); break;
     case STORED_F32: add_f32(w, n, sum, scale, tally); break;
     default: add_f64(w, n, sum, scale, tally); break;
@@ -159,8 +213,8 @@ void merge_widen(enum stored_dtype t, const char *data, int64_t n, double *out)
 }
 
 /* sum[i] += left[0] right[0][i], then left[1] right[1][i], and so on: four in one pass over the sums. */
-static void add_products(double *restrict sum, int64_t n, int64_t r, const double *left, const double *right,
-                         int64_t stride)
+CLONES static void add_products(double *restrict sum, int64_t n, int64_t r, const double *left,
+                                const double *right, int64_t stride)
 {
     int64_t k = 0;
     for (; k + 4 <= r; k += 4) {

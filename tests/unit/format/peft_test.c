@@ -156,6 +156,33 @@ TEST(every_value_of_16_bits_is_rounded_once_to_nearest_even)
     CHECK_INT(rounded(STORED_F16, NAN) & 0x7fff, 0x7e00);
 }
 
+TEST(rows_are_rounded_as_single_values_are)
+{
+    enum { N = 1031 };
+    static const enum stored_dtype types[] = { STORED_BF16, STORED_F16, STORED_F32, STORED_F64 };
+    static const double scales[] = { 1, -0x1.555p-9, 0x1p-24, 0, 0x1p100 };
+    static double right[N];
+    static char w[8 * N + 1], want[8 * N + 1];
+    uint64_t x = 1;
+    for (size_t t = 0; t < 4; t++)
+        for (size_t s = 0; s < 5; s++) {
+            struct merge_tally tally = { 0 };
+            const double left[1] = { 1 };
+            for (int i = 0; i < N; i++) {
+                x = x * 6364136223846793005u + 1442695040888963407u;
+                right[i] = ((double)(x >> 40) / (1 << 24) - 0.5) * (i % 7 ? 1 : 0x1p-11);
+                merge_round(types[t], (double)(x >> 20 & 0xffff) / (1 << 14) - 2, w + 1, i);
+                const double d = scales[s] * right[i];
+                memcpy(want + 1 + stored_bytes(types[t], i), w + 1 + stored_bytes(types[t], i),
+                       (size_t)stored_bytes(types[t], 1));
+                if (d != 0)
+                    merge_round(types[t], stored_value(types[t], w + 1, i) + d, want + 1, i);
+            }
+            merge_row(types[t], w + 1, N, 1, left, right, N, scales[s], &tally);
+            CHECK(!memcmp(w + 1, want + 1, (size_t)stored_bytes(types[t], N)));
+        }
+}
+
 TEST(a_sum_goes_by_rank_and_a_zero_keeps_the_bits)
 {
     /* 1 + 2^-60 - 1 is 0 in this order, 2^-60 in another */
