@@ -6,6 +6,7 @@
 #include "format/peft/peft_priv.h"
 
 #define PATTERN_BYTES 200
+#define GROUPS_MAX 16
 
 /* One character behind a backslash, as POSIX writes it. 0: unknown here. */
 static const char *escaped(char c, char out[4])
@@ -21,25 +22,57 @@ static const char *escaped(char c, char out[4])
     return out;
 }
 
-/* Translates a pattern to an extended one of POSIX. 0: it uses what POSIX has not, or counts repetitions,
- * which may take any memory. */
+/* Where a pattern has been read up to. */
+struct reader {
+    int in_list, depth;
+    int repeats[GROUPS_MAX + 1]; /* of each open group: 1: something in it is repeated */
+    int closed;                  /* of the group that ends just here: its `repeats`; 0: none ends here */
+    int was_repeat;              /* the character before is * + or ? */
+};
+
+/* 1: the plain character fits the pattern so far. Repetitions of repetitions may take any time and memory, in
+ * Python too. */
+static int take(struct reader *r, char c)
+{
+    const int is_repeat = !r->in_list && strchr("*+?", c) != NULL, closed = r->closed;
+    const int ok = !strchr("{}", c) && !(r->in_list && c == '[') && !(is_repeat && (closed || r->was_repeat));
+    r->closed = 0;
+    if (r->in_list || c == '[') {
+        r->in_list = c != ']';
+    } else if (c == '(') {
+        if (++r->depth > GROUPS_MAX)
+            return 0;
+        r->repeats[r->depth] = 0;
+    } else if (c == ')') {
+        if (r->depth == 0)
+            return 0;
+        r->closed = r->repeats[r->depth--];
+        r->repeats[r->depth] |= r->closed;
+    }
+    r->repeats[r->depth] |= is_repeat;
+    r->was_repeat = is_repeat || (!r->in_list && c == '('); /* "(?" is Python's own */
+    return ok;
+}
+
+/* Translates a pattern to an extended one of POSIX. 0: it uses what POSIX has not, or what may take any time. */
 static int translate(const char *key, char out[8 * PATTERN_BYTES])
 {
     size_t n = (size_t)snprintf(out, 32, "^(.*\\.)?(");
-    int in_list = 0;
+    struct reader r = { 0 };
     for (const char *p = key; *p; p++) {
         char one[4] = { *p };
         const char *text = one;
-        if (strchr("{}", *p) || (p > key && *p == '?' && strchr("*+?(", p[-1])) ||
-            (in_list && strchr("\\[", *p)))
+        if (*p == '\\') {
+            if (r.in_list || !(text = escaped(*++p, one)))
+                return 0;
+            r.closed = r.was_repeat = 0;
+        } else if (!take(&r, *p)) {
             return 0;
-        in_list = *p == '[' ? 1 : *p == ']' ? 0 : in_list;
-        if (*p == '\\' && !(text = escaped(*++p, one)))
-            return 0;
+        }
         n += (size_t)snprintf(out + n, 16, "%s", text);
     }
     snprintf(out + n, 8, ")$");
-    return 1;
+    return r.depth == 0;
 }
 
 /* 1: it matches, 0: it does not. */

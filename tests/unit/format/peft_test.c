@@ -105,6 +105,28 @@ TEST(other_kinds_and_damaged_configs_are_refused)
     }
 }
 
+TEST(patterns_that_may_take_any_time_are_refused)
+{
+    static const char *const refused[] = {
+        "(a*)*", "((a+)b)+", "a**", "a{3}",    "(?=a)",
+        "a*?",   "((a)",     "a)(", "[[:x:]]", "(((((((((((((((((a)))))))))))))))))"
+    };
+    static const char *const taken[] = { "(a|b)*", "(a)*", "(a*)b", "[*+?]+", "x(\\\\.y)?", "a*b*" };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused + sizeof taken / sizeof *taken; i++) {
+        const size_t n = sizeof refused / sizeof *refused;
+        struct peft_config c;
+        struct err e = { 0 };
+        char text[128];
+        int64_t rank;
+        double scale;
+        snprintf(text, sizeof text, "{\"peft_type\":\"LORA\",\"rank_pattern\":{\"%s\":2}}",
+                 i < n ? refused[i] : taken[i - n]);
+        CHECK_INT(parse(&c, text, &e), 0);
+        CHECK_INT(peft_config_scale(&c, "model.layers.1.x", &rank, &scale, &e), i < n ? -ERR_FORMAT : 0);
+        peft_config_free(&c);
+    }
+}
+
 TEST(ranks_that_no_adapter_has_are_refused)
 {
     static const char *const values[] = { "0", "-3", "2.5", "65537", "1e300" };
