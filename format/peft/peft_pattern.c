@@ -54,7 +54,8 @@ static int take(struct reader *r, char c)
     return ok;
 }
 
-/* Translates a pattern to an extended one of POSIX. 0: it uses what POSIX has not, or what may take any time. */
+/* Translates a pattern to an extended one of POSIX. 0: it uses what POSIX has not, or what may take any
+ * time. */
 static int translate(const char *key, char out[8 * PATTERN_BYTES])
 {
     size_t n = (size_t)snprintf(out, 32, "^(.*\\.)?(");
