@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/work_limit.h"
 
 struct tool_family;
 struct reasoning_marks;
@@ -74,6 +75,22 @@ void tool_parser_close(struct tool_parser *p); /* NULL is allowed */
 
 /* Appends the calls, a list as OpenAI's messages have it, as a model of the family writes them. */
 int tools_write(const struct tool_family *f, const json_t *calls, struct buf *out, struct err *e);
+
+/* ---- what the model may write ---- */
+
+struct grammar;
+struct tool_constraint {
+    const json_t *tools; /* the request's */
+    const char *name;    /* only this one may be called, or NULL */
+    int required;        /* there is a call */
+    int parallel;        /* there may be several */
+    int in_reasoning;    /* the prompt opened the reasoning */
+};
+/* The grammar (text/grammar.h) of an answer with calls in this form, form->calls not NULL. Arguments follow
+ * the tool's schema. ERR_CONFIG: the schema of a strict tool has a part that is not honoured; the message
+ * names tool and keyword. ERR_STOPPED, ERR_MEMORY. */
+int tools_grammar(struct grammar **out, const struct tool_form *form, const struct tool_constraint *how,
+                  const struct work_limit *limit, struct err *e);
 
 /* ---- into the template ---- */
 

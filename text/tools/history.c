@@ -156,7 +156,8 @@ static json_t *arguments_object(const json_t *v, const char *where, struct err *
 
     if (!v || json_is_null(v) || (s && strspn(s, " \t\r\n") == n))
         return json_object();
-    json_t *j = s ? json_loadb(s, n, JSON_DECODE_ANY, NULL) : json_incref((json_t *)(uintptr_t)v);
+    json_t *j = s ? json_loadb(s, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)
+                  : json_incref((json_t *)(uintptr_t)v);
     if (json_is_object(j))
         return j;
     json_decref(j);

@@ -149,7 +149,7 @@ static int write_container(const char *s, size_t n, struct buf *out)
     struct literal l = { 0 };
     struct buf made = { 0 };
     size_t used = 0;
-    json_t *j = json_loadb(s, n, JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *j = json_loadb(s, n, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
     int ok = j != NULL;
 
     json_decref(j);
@@ -158,7 +158,7 @@ static int write_container(const char *s, size_t n, struct buf *out)
         return 1;
     }
     ok = literal_read(&l, s, n, 1, &used, &made) == YES && used == n;
-    j = ok ? json_loadb(made.p, made.n, JSON_DECODE_INT_AS_REAL, NULL) : NULL;
+    j = ok ? json_loadb(made.p, made.n, JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL) : NULL;
     if (j)
         buf_add(out, made.p, made.n);
     ok = j != NULL;
@@ -170,7 +170,7 @@ static int write_container(const char *s, size_t n, struct buf *out)
 /* Appends s if it is a number of the types. */
 static int write_number(unsigned types, const char *s, size_t n, struct buf *out)
 {
-    json_t *j = json_loadb(s, n, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *j = json_loadb(s, n, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, NULL);
     double x = json_real_value(j);
     int fits = json_is_real(j) &&
                (types & TYPE_NUMBER || (x > -1e18 && x < 1e18 && x == (double)(long long)x));
