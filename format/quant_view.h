@@ -32,6 +32,10 @@ struct quant_wish {
  * their columns are no multiple of the kind's group. */
 int quant_views(struct ckpt **c, const struct quant_wish *wish, int *n_narrow, struct err *e);
 
+/* ERR_USAGE, with what to do: the checkpoint holds quantised weights, as blocks of GGUF or in a form of
+ * quant.h. For programs that compute with weights. */
+int quant_refuse(struct ckpt *c, struct err *e);
+
 /* Shows each quantised weight under its logical name as values in the dtype `to` (STORED_F32 or STORED_BF16),
  * by the rules of FOREIGN.md, and config.json without the quantisation. ERR_USAGE: nothing is quantised.
  * ERR_CONFIG: an unknown quant_method. */

@@ -1,6 +1,7 @@
 /* views.c - see quant_view.h: which views a conversion asks for. */
 #include <string.h>
 #include "format/gguf_read.h"
+#include "format/quant.h"
 #include "format/quant_view.h"
 
 /* Blocks of GGUF first; a file of gpt-oss has MXFP4 as published beside them, or instead. */
@@ -24,4 +25,18 @@ int quant_views(struct ckpt **c, const struct quant_wish *wish, int *n_narrow, s
     if (rc >= 0 && wish->quantize)
         rc = quant_quantize(c, wish->quantize, n_narrow, e);
     return rc;
+}
+
+int quant_refuse(struct ckpt *c, struct err *e)
+{
+    struct quant_list q = { 0 };
+    struct err ignored;
+    int rc = gguf_refuse_blocks(c, e);
+    if (rc >= 0 && quant_open_ckpt(&q, c, &ignored) >= 0 && q.n)
+        rc = err_set(e, ERR_USAGE,
+                     "%s: holds %d quantised weights (%s): reshard with --dequantize bf16 or fp32 makes "
+                     "numbers of them",
+                     ckpt_path(c), q.n, *q.method ? q.method : "no quant_method");
+    quant_close(&q);
+    return rc < 0 ? rc : 0;
 }

@@ -7,7 +7,7 @@
 #include <xxhash.h>
 #include "base/io.h"
 #include "base/jx.h"
-#include "format/gguf_read.h"
+#include "format/quant_view.h"
 #include "model/family.h"
 #include "text/template.h"
 
@@ -17,7 +17,7 @@ int model_info_open(struct model_info *l, const char *path, const volatile sig_a
 
     memset(l, 0, sizeof *l);
     TRY(ckpt_open(&l->ckpt, path, &(struct ckpt_open_opts){ .stop = stop }, e));
-    TRY(gguf_refuse_blocks(l->ckpt, e));
+    TRY(quant_refuse(l->ckpt, e));
     if (!ckpt_config_json(l->ckpt)) {
         rc = err_set(e, ERR_CONFIG,
                      "%s has no config.json, which says what the model is: serve the folder that has one",

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
-#include "format/gguf_read.h"
+#include "format/quant_view.h"
 #include "model/family.h"
 
 /* ---- finding ---- */
@@ -114,7 +114,7 @@ static int open_source(struct run *run, const struct ranks *ranks, struct log *t
     if (!run->source && run->o.init)
         TRY(ckpt_open(&run->source, run->o.init, &(struct ckpt_open_opts){ .config_path = config }, e));
     if (run->source)
-        TRY(gguf_refuse_blocks(run->source, e));
+        TRY(quant_refuse(run->source, e));
 out:
     return rc < 0 ? rc : 0;
 }
