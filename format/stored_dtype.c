@@ -60,6 +60,11 @@ int stored_dtype_find(const char *name)
     return -1;
 }
 
+int stored_is_float(enum stored_dtype t)
+{
+    return t == STORED_F32 || t == STORED_BF16 || t == STORED_F16 || t == STORED_F64;
+}
+
 int stored_on_bytes(enum stored_dtype t, int64_t n) { return n % 8 * dtypes[t].bits % 8 == 0; }
 
 int64_t stored_bytes(enum stored_dtype t, int64_t n)

@@ -45,6 +45,9 @@ int stored_dtype_find(const char *name);
 /* Bits of an element: 4, 6, 8, 16, 32 or 64. */
 int stored_dtype_bits(enum stored_dtype t);
 
+/* 1: F32, BF16, F16 or F64: the dtypes that are converted and added to. */
+int stored_is_float(enum stored_dtype t);
+
 /* 1: n elements are a whole number of bytes. */
 int stored_on_bytes(enum stored_dtype t, int64_t n);
 /* Bytes of n elements, which must be a whole number of bytes. n < 2^57. */

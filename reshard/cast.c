@@ -54,8 +54,7 @@ static float load(enum stored_dtype t, const void *data, int64_t i)
 
 int cast_known(enum stored_dtype from, enum stored_dtype to)
 {
-    int is_float = from == STORED_F32 || from == STORED_BF16 || from == STORED_F16 || from == STORED_F64;
-    return from == to || (is_float && (to == STORED_F32 || to == STORED_BF16));
+    return from == to || (stored_is_float(from) && (to == STORED_F32 || to == STORED_BF16));
 }
 
 void cast_run(enum stored_dtype from, enum stored_dtype to, const void *in, void *out, int64_t n)

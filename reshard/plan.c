@@ -17,11 +17,6 @@
 
 /* ---- which tensors ---- */
 
-static int is_float(enum stored_dtype t)
-{
-    return t == STORED_F32 || t == STORED_BF16 || t == STORED_F16 || t == STORED_F64;
-}
-
 /* Buffers that are state: what the optimizer does not see, what is exponentiated, frequencies, statistics.
  * Rounded to bf16 they would be another model; transformers keeps them in fp32, too. */
 static int stays_fp32(const char *name)
@@ -66,7 +61,7 @@ static int pick_weight(struct plan *p, int i, int keep_state, struct err *e)
     const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
     enum target_dtype want = p->req->format == TARGET_GGUF ? TARGET_AS_IS : p->req->dtype;
     int master = keep_state ? ckpt_find(p->src, ROLE_MASTER, s->name) : -1, rc;
-    if (want == TARGET_AS_IS || !is_float(s->dtype) || (p->quant.n && p->quant.weight_of[i] >= 0))
+    if (want == TARGET_AS_IS || !stored_is_float(s->dtype) || (p->quant.n && p->quant.weight_of[i] >= 0))
         return add_target(p, i, ROLE_WEIGHT, s->dtype, e);
     if (want == TARGET_BF16 && s->dtype == STORED_F32 && stays_fp32(s->name))
         return add_target(p, i, ROLE_WEIGHT, s->dtype, e);

@@ -138,11 +138,6 @@ static int check_decodes(const struct ckpt *c, const struct ckpt_tensor *t, cons
                          ckpt_path(c), t->name, type->name);
 }
 
-static int is_float(enum stored_dtype t)
-{
-    return t == STORED_F32 || t == STORED_BF16 || t == STORED_F16 || t == STORED_F64;
-}
-
 /* Tensor i with the same shape, in numbers of dtype `to`. */
 static int add_straight(struct rows *r, struct own *o, const struct ckpt *c, int i, enum stored_dtype to,
                         struct err *e)
@@ -156,7 +151,7 @@ static int add_straight(struct rows *r, struct own *o, const struct ckpt *c, int
 
     if (rc < 0)
         return rc;
-    if (t->n_dims > 3 || (!type && (!is_float(t->dtype) || t->dtype == to)) ||
+    if (t->n_dims > 3 || (!type && (!stored_is_float(t->dtype) || t->dtype == to)) ||
         strstr(t->name, "e_score_correction_bias")) {
         pass_on(r, c, i);
         return 0;
@@ -174,14 +169,16 @@ static int add_straight(struct rows *r, struct own *o, const struct ckpt *c, int
     return add_calc(r, c, k, e);
 }
 
-/* config.json with the dtype that its numbers have now; malloc'd, or NULL. */
-static char *config_with(const char *config, enum stored_dtype to)
+/* config.json with the dtype that its numbers have now; malloc'd. NULL: *e. */
+static char *config_with(const char *config, enum stored_dtype to, struct err *e)
 {
-    json_t *o = config ? json_loads(config, 0, NULL) : NULL;
+    json_t *o = jx_parse(config, strlen(config), FMT_CONFIG, e);
     char *text = NULL;
-    if (o &&
-        json_object_set_new(o, "torch_dtype", json_string(to == STORED_F32 ? "float32" : "bfloat16")) == 0)
-        text = json_dumps(o, JSON_INDENT(2));
+    if (!o)
+        return NULL;
+    if (json_object_set_new(o, "torch_dtype", json_string(to == STORED_F32 ? "float32" : "bfloat16")) < 0 ||
+        !(text = json_dumps(o, JSON_INDENT(2))))
+        err_set(e, ERR_MEMORY, "no memory for config.json");
     json_decref(o);
     return text;
 }
@@ -215,7 +212,9 @@ int gguf_dequantize(struct ckpt **c, enum stored_dtype to, struct err *e)
         if (!r.used[i])
             TRY(add_straight(&r, o, below, i, to, e));
 
-    how.config = config = config_with(ckpt_config_json(below), to);
+    if (ckpt_config_json(below) && !(config = config_with(ckpt_config_json(below), to, e)))
+        TRY(-e->code);
+    how.config = config;
     how.owned = o;
     o = NULL; /* the view's */
     *c = NULL;

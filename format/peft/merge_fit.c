@@ -119,12 +119,12 @@ static int fit_module(struct merge_job *j, const struct fused_place *place, stru
     const struct ckpt_tensor *t = j->t;
     const struct peft_module *m = j->mod;
     const int stacked = t->n_dims == 3 && m->is_param;
-    if (!merge_is_float(t->dtype))
+    if (!stored_is_float(t->dtype))
         return err_set(e, ERR_USAGE,
                        "%s: %s of the model is stored as %s: give --dequantize bf16, or a model in floats",
                        j->m->path, t->name, stored_dtype_name(t->dtype));
-    if (!merge_is_float(ckpt_tensor(j->m->adapter, m->a)->dtype) ||
-        !merge_is_float(ckpt_tensor(j->m->adapter, m->b)->dtype))
+    if (!stored_is_float(ckpt_tensor(j->m->adapter, m->a)->dtype) ||
+        !stored_is_float(ckpt_tensor(j->m->adapter, m->b)->dtype))
         return err_set(e, ERR_FORMAT, "%s: the factors of %s are no floats: is the file damaged", j->m->path,
                        m->name);
     if (t->n_dims != (stacked ? 3 : 2) || (stacked && t->shape[0] != m->n_experts) ||
@@ -163,7 +163,7 @@ static int find_job(struct peft_merge *m, const struct ckpt *c, int i, const str
         m->is_used[m->a.n + saved] = 1;
         if (s->n_dims != t->n_dims || memcmp(s->shape, t->shape, sizeof *s->shape * (size_t)s->n_dims))
             return another_model(j, j->saved, e);
-        if (s->dtype != t->dtype && (!merge_is_float(s->dtype) || !merge_is_float(t->dtype)))
+        if (s->dtype != t->dtype && (!stored_is_float(s->dtype) || !stored_is_float(t->dtype)))
             return err_set(e, ERR_USAGE, "%s: %s is %s, in the model %s: one cannot become the other",
                            m->path, s->name, stored_dtype_name(s->dtype), stored_dtype_name(t->dtype));
     }

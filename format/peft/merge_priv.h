@@ -41,9 +41,7 @@ int merge_add_module(const struct merge_job *j, const struct box *b, int64_t lo,
 
 /* ---- arithmetic (merge_row.c) ---- */
 
-/* 1: a dtype that weights and adapters may have: F32, BF16, F16, F64. */
-int merge_is_float(enum stored_dtype t);
-/* The values of n elements of such a dtype. */
+/* The values of n elements of a float (stored_is_float). */
 void merge_widen(enum stored_dtype t, const char *data, int64_t n, double *out);
 /* The value of the dtype that is nearest to x, ties to even, written as element i of out. Values beyond the
  * largest become infinite, a NaN a quiet NaN; denormals are kept. */

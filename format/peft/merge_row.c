@@ -14,11 +14,6 @@
 
 #define COLUMNS 256 /* sums at once */
 
-int merge_is_float(enum stored_dtype t)
-{
-    return t == STORED_F32 || t == STORED_BF16 || t == STORED_F16 || t == STORED_F64;
-}
-
 static uint32_t bits_of(float x)
 {
     uint32_t u;
