@@ -9,6 +9,7 @@
 
 #define DIGITS 9 /* of a number in JSON: fp32 values come back as they were typed */
 #define ROPE_ORIGINAL 8192.0
+#define LAYERS_MAX (1 << 16) /* config.json has an entry a layer */
 
 struct maker {
     const struct gguf_model *m;
@@ -93,16 +94,20 @@ static void take_key(struct maker *k, const struct gguf_key *row)
 
 static int take_table(struct maker *k)
 {
-    static const char *const needed[] = { "block_count", "embedding_length", "attention.head_count" };
+    static const struct {
+        const char *key;
+        int64_t most;
+    } needed[] = { { "block_count", LAYERS_MAX },
+                   { "embedding_length", 1 << 24 },
+                   { "attention.head_count", 1 << 24 } };
     char key[192];
     int64_t v;
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!get_int(k, needed[i], &v) || v < 1 || v > 1 << 24)
-            return err_set(
-                k->e, ERR_FORMAT,
-                "%s: has no number %s from 1 to 2^24, which says what the model is (--config FILE gives "
-                "a config.json)",
-                k->f->path, key_of(k, needed[i], key));
+        if (!get_int(k, needed[i].key, &v) || v < 1 || v > needed[i].most)
+            return err_set(k->e, ERR_FORMAT,
+                           "%s: has no number %s from 1 to %lld, which says what the model is (--config FILE "
+                           "gives a config.json)",
+                           k->f->path, key_of(k, needed[i].key, key), (long long)needed[i].most);
     for (const struct gguf_key *row = k->m->family->keys; row->hf; row++)
         take_key(k, row);
     return 0;
@@ -276,7 +281,7 @@ static int take_factors(struct maker *k)
     get_float(k, "rope.freq_base", &l.theta);
     for (int64_t i = 0; i < t->shape[0] && rc >= 0; i++)
         l.factor = (double)f[i] > l.factor ? (double)f[i] : l.factor;
-    int fits = rc >= 0 && (l.factor == 1 || llama3_fits(&l, f, t->shape[0]));
+    int fits = rc >= 0 && llama3_fits(&l, f, t->shape[0]); /* factor 1: all of them are 1 */
     if (rc >= 0 && !fits) {
         llama3_solve(&l, f, t->shape[0]);
         fits = llama3_fits(&l, f, t->shape[0]);

@@ -5,6 +5,8 @@
 #include <string.h>
 #include "format/vocab/gguf_vocab.h"
 
+#define LONGEST 1024 /* bytes of a token; the time is that of the square */
+
 struct merge {
     float score;
     int32_t token, left, right;
@@ -56,9 +58,14 @@ static uint16_t characters(const char *p, int64_t n)
 }
 
 /* The two halves at each character of token i that are tokens themselves. */
-static int split(struct merges *m, const struct gguf_tokens *t, int32_t i, int by_number)
+static int split(struct merges *m, const struct gguf_tokens *t, int32_t i, int by_number, struct err *e)
 {
     const struct gguf_token_row *r = &t->row[i];
+    if (r->text.n > LONGEST)
+        return err_set(e, ERR_FORMAT,
+                       "%s: token %d has %lld bytes, tokens of at most %d are divided: is it "
+                       "damaged",
+                       t->f->path, i, (long long)r->text.n, LONGEST);
     for (int64_t at = 1; at < r->text.n; at++) {
         if (((unsigned char)r->text.p[at] & 0xc0) == 0x80)
             continue;
@@ -73,7 +80,7 @@ static int split(struct merges *m, const struct gguf_tokens *t, int32_t i, int b
                            .n_left = characters(r->text.p, at),
                            .n_right = characters(r->text.p + at, r->text.n - at) };
         if (add(m, &x) < 0)
-            return -1;
+            return err_set(e, ERR_MEMORY, "%s: no memory for the merges of its vocabulary", t->f->path);
     }
     return 0;
 }
@@ -97,8 +104,8 @@ int gguf_print_merges(struct gguf_out *o, const struct gguf_tokens *t, struct er
     struct merges m = { 0 };
     int by_number = !has_scores(t), rc = 0;
     for (int32_t i = 0; i < t->n && rc >= 0; i++)
-        if (t->row[i].is_kept && merges_as_text(t->row[i].type) && split(&m, t, i, by_number) < 0)
-            rc = err_set(e, ERR_MEMORY, "%s: no memory for the merges of its vocabulary", t->f->path);
+        if (t->row[i].is_kept && merges_as_text(t->row[i].type))
+            rc = split(&m, t, i, by_number, e);
     if (m.n)
         qsort(m.item, m.n, sizeof *m.item, compare);
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """gguf_bad.py - GGUF files that must be refused, each with a part of the message.
 
-usage: gguf_bad.py OUT      writes OUT/NAME.gguf and prints a line "NAME<tab>PART OF THE MESSAGE" a file"""
+usage: gguf_bad.py OUT      writes OUT/NAME.gguf and prints a line "NAME<tab>PART OF THE MESSAGE" a file
+       gguf_bad.py --long-token FILE      writes a vocabulary with one token of 500000 bytes"""
 
 import os
 import struct
@@ -47,6 +48,18 @@ def without(family, name):
 def of_heads(n):
     m = make("llama")
     return gguf_bytes({**metadata(m), "llama.attention.head_count": n}, m.file)
+
+
+def with_factors(value):
+    m = make("llama")
+    return gguf_bytes(metadata(m), m.file + [("rope_freqs.weight", [2], F32, struct.pack("<2f", 1, value))])
+
+
+def long_token():
+    m = make("llama")
+    tokens = ["<unk>", "a", "a" * 500000] + [f"t{i}" for i in range(3, 16)]
+    meta = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens}
+    return gguf_bytes({**metadata(m), **meta}, m.file)
 
 
 def cases():
@@ -107,12 +120,22 @@ def cases():
     ), "has blk.0.attn_v_b.weight and not blk.0.attn_k_b.weight"
     yield "heads", of_heads(3), "which 3 heads of the metadata do not divide"
     yield "heads-0", of_heads(0), "0 heads"
+    yield "layers-2^24", good(
+        [("token_embd.weight", [2, 8], BF16, ROW[:32])],
+        {"general.architecture": "llama", "llama.block_count": 1 << 24},
+    ), "has no number llama.block_count from 1 to 65536"
+    for name, value in (("half", 0.5), ("nan", float("nan"))):
+        yield f"rope-{name}", with_factors(value), "are not those of Llama 3's scaling"
     yield "no-layers", good(
         [("token_embd.weight", [2, 8], BF16, ROW[:32])], {"general.architecture": "llama"}
     ), "has no number llama.block_count"
 
 
 def main():
+    if sys.argv[1] == "--long-token":
+        with open(sys.argv[2], "wb") as f:
+            f.write(long_token())
+        return
     os.makedirs(sys.argv[1], exist_ok=True)
     for name, data, message in cases():
         with open(os.path.join(sys.argv[1], name + ".gguf"), "wb") as f:
