@@ -75,13 +75,14 @@ static int parse_shape(struct st_entry *t, const json_t *shape, const char *path
         return err_set(e, ERR_FORMAT, "%s: %s has no shape: is the header damaged", path, t->name);
     size_t n = json_array_size(shape);
     struct buf tail = { 0 };
+    int rc = 0;
     t->n_dims = n > BOX_DIMS ? BOX_DIMS : (int)n;
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(shape, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return err_set(e, ERR_FORMAT,
-                           "%s: dimension %zu of %s is not a whole number from 0: is the header damaged",
-                           path, i, t->name);
+            TRY(err_set(e, ERR_FORMAT,
+                        "%s: dimension %zu of %s is not a whole number from 0: is the header damaged", path,
+                        i, t->name));
         if (i < BOX_DIMS)
             t->shape[i] = json_integer_value(v);
         if (n <= BOX_DIMS || i < BOX_DIMS - 1)
@@ -92,11 +93,16 @@ static int parse_shape(struct st_entry *t, const json_t *shape, const char *path
                                  (long long)json_integer_value(v)));
     }
     if (tail.failed)
-        return err_set(e, ERR_MEMORY, "%s: no memory for the shape of %s", path, t->name);
-    if (tail.n)
+        TRY(err_set(e, ERR_MEMORY, "%s: no memory for the shape of %s", path, t->name));
+    if (tail.n) {
         tail.p[tail.n] = 0;
+        TRY(fmt_tail_check(tail.p, &t->shape[BOX_DIMS - 1], path, t->name, e));
+    }
     t->tail = tail.p;
-    return t->tail ? fmt_tail_check(t->tail, &t->shape[BOX_DIMS - 1], path, t->name, e) : 0;
+    tail = (struct buf){ 0 }; /* t owns the text now */
+out:
+    buf_free(&tail);
+    return rc < 0 ? rc : 0;
 }
 
 static int parse_offsets(struct st_entry *t, const json_t *v, int64_t data_bytes, const char *path,

@@ -98,6 +98,13 @@ static int64_t int_in(const json_t *config, const char *key)
     return json_integer_value(json_object_get(config, key));
 }
 
+/* a b, or 0 where it is beyond int64: the numbers are a stranger's. */
+static int64_t product(int64_t a, int64_t b)
+{
+    int64_t v;
+    return __builtin_mul_overflow(a, b, &v) ? 0 : v;
+}
+
 /* Rotary base: a member, or one of rope_parameters in newer files. */
 static double rotary_base(const json_t *config)
 {
@@ -136,7 +143,7 @@ static void put_layer_kinds(const struct megatron_write *w, struct pkw *p)
 static void put_experts(const struct common *c, struct pkw *p)
 {
     const json_t *f = c->config;
-    int64_t shared = int_in(f, "n_shared_experts") * int_in(f, "moe_intermediate_size");
+    int64_t shared = product(int_in(f, "n_shared_experts"), int_in(f, "moe_intermediate_size"));
     const char *score = json_string_value(json_object_get(f, "scoring_func"));
     if (!c->w->n_experts)
         return;
@@ -210,7 +217,7 @@ static void put_args(const struct common *c, struct pkw *p)
         put_float(p, "clip_grad", c->adamw.clip);
     if (c->meta->state.has_state) {
         put_int(p, "iteration", c->meta->state.step);
-        put_int(p, "consumed_train_samples", c->meta->state.step * int_in(c->run, "global-batch"));
+        put_int(p, "consumed_train_samples", product(c->meta->state.step, int_in(c->run, "global-batch")));
     }
     pkw_object_end(p);
 }
@@ -305,14 +312,14 @@ static void put_scheduler(const struct common *c, struct pkw *p)
     begin_dict(p);
     put_float(p, "max_lr", c->adamw.lr);
     put_float(p, "min_lr", json_number_value(json_object_get(c->run, "min-lr")));
-    put_int(p, "lr_warmup_steps", int_in(c->run, "warmup") * batch);
-    put_int(p, "num_steps", c->meta->state.step * batch);
+    put_int(p, "lr_warmup_steps", product(int_in(c->run, "warmup"), batch));
+    put_int(p, "num_steps", product(c->meta->state.step, batch));
     put_text(p, "lr_decay_style", style ? style : "constant");
-    put_int(p, "lr_decay_steps", steps * batch);
+    put_int(p, "lr_decay_steps", product(steps, batch));
     put_float(p, "start_wd", c->adamw.weight_decay);
     put_float(p, "end_wd", c->adamw.weight_decay);
     put_text(p, "wd_incr_style", "constant");
-    put_int(p, "wd_incr_steps", steps * batch);
+    put_int(p, "wd_incr_steps", product(steps, batch));
     end_dict(p);
 }
 

@@ -343,8 +343,12 @@ static int add_family(struct builder *b, const json_t *text_config)
         cfg.grain = b->q->grain;
     TRY(param_table_open(&table, &cfg, b->e));
     FILE *f = open_memstream(&rows, &bytes);
-    TRY(f ? cuts_print(&table, f, b->e) : err_set(b->e, ERR_MEMORY, "no memory for a cut table"));
-    fclose(f);
+    if (!f)
+        TRY(err_set(b->e, ERR_MEMORY, "no memory for a cut table"));
+    rc = cuts_print(&table, f, b->e);
+    if (fclose(f) != 0 && rc >= 0)
+        rc = err_set(b->e, ERR_MEMORY, "no memory for a cut table");
+    TRY(rc);
 
     /* the first two lines are "cuts 1" and the grain */
     const char *s = strchr(rows, '\n') + 1;
@@ -416,8 +420,8 @@ int cut_template(const struct cut_query *q, char **text, struct err *e)
     TRY(b.out ? add_all(&b, text_config, type) : err_set(e, ERR_MEMORY, "no memory for a cut table"));
     rc = 1;
 out:
-    if (b.out)
-        fclose(b.out);
+    if (b.out && fclose(b.out) != 0 && rc > 0)
+        rc = err_set(e, ERR_MEMORY, "no memory for a cut table");
     if (rc <= 0) {
         free(*text);
         *text = NULL;
