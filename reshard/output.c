@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/peft.h"
+#include "format/quant_view.h"
 #include "reshard/gguf/gguf_prepare.h"
 #include "reshard/output.h"
 
@@ -385,8 +386,9 @@ static int collect_extras(const struct plan *p, struct extras *x, struct err *e)
     for (int i = 0; i < n; i++) {
         void *data = NULL;
         size_t bytes = 0;
-        if (p->cuts && !strcmp(ckpt_extra_name(p->src, i), CKPT_CUTS))
-            continue;
+        if ((p->cuts && !strcmp(ckpt_extra_name(p->src, i), CKPT_CUTS)) ||
+            (p->req->format == TARGET_MEGATRON && !strcmp(ckpt_extra_name(p->src, i), QUANT_KEPT_FILE)))
+            continue; /* the table is there already; of what --requantize needs nothing is kept */
         TRY(ckpt_extra_read(p->src, i, &data, &bytes, e));
         TRY(add_extra(x, ckpt_extra_name(p->src, i), data, bytes, e));
     }

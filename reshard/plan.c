@@ -6,6 +6,7 @@
 #include "base/io.h"
 #include "base/jx.h"
 #include "format/peft.h"
+#include "format/quant_view.h"
 #include "model/family.h"
 #include "reshard/cast.h"
 #include "reshard/reshard.h"
@@ -16,6 +17,9 @@
 #define NAME_BYTES 640 /* bytes of a tensor's name, and of numbers in it */
 
 /* ---- which tensors ---- */
+
+/* What --requantize needs of a dequantised checkpoint. */
+static int is_kept(const char *name) { return !strncmp(name, QUANT_KEPT_PREFIX, strlen(QUANT_KEPT_PREFIX)); }
 
 /* Buffers that are state: what the optimizer does not see, what is exponentiated, frequencies, statistics.
  * Rounded to bf16 they would be another model; transformers keeps them in fp32, too. */
@@ -61,7 +65,8 @@ static int pick_weight(struct plan *p, int i, int keep_state, struct err *e)
     const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
     enum target_dtype want = p->req->format == TARGET_GGUF ? TARGET_AS_IS : p->req->dtype;
     int master = keep_state ? ckpt_find(p->src, ROLE_MASTER, s->name) : -1, rc;
-    if (want == TARGET_AS_IS || !stored_is_float(s->dtype) || (p->quant.n && p->quant.weight_of[i] >= 0))
+    if (want == TARGET_AS_IS || !stored_is_float(s->dtype) || is_kept(s->name) ||
+        (p->quant.n && p->quant.weight_of[i] >= 0))
         return add_target(p, i, ROLE_WEIGHT, s->dtype, e);
     if (want == TARGET_BF16 && s->dtype == STORED_F32 && stays_fp32(s->name))
         return add_target(p, i, ROLE_WEIGHT, s->dtype, e);
@@ -89,8 +94,8 @@ static int pick_tensors(struct plan *p, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for a plan of %d tensors", n);
     for (int i = 0; i < n && rc >= 0; i++) {
         const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
-        if (p->req->format == TARGET_MEGATRON && param_is_derived(s->name))
-            continue; /* Megatron computes rotary tables itself and has no place for them */
+        if (p->req->format == TARGET_MEGATRON && (param_is_derived(s->name) || is_kept(s->name)))
+            continue; /* Megatron computes rotary tables itself, and has no place for either */
         if (s->role == ROLE_WEIGHT)
             rc = pick_weight(p, i, keep_state, e);
         else if (!p->req->weights_only &&

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/fmt.h"
+#include "format/quant_view.h"
 #include "format/torch/run_state.h"
 #include "format/hf/small_files.h"
 #include "format/torch/torch_write.h"
@@ -53,11 +54,13 @@ static const struct ckpt_tensor *find(const struct universal_write *w, enum ckpt
 static int has_state(const struct universal_write *w) { return w->n && w->t[w->n - 1].role != ROLE_WEIGHT; }
 
 /* A parameter: the optimizer knows it; without any optimizer state all weights that can be trained are taken
- * for one. */
+ * for one. Scales that --dequantize kept are none. */
 static int is_param(const struct universal_write *w, const struct ckpt_tensor *weight)
 {
     if (has_state(w))
         return find(w, ROLE_EXP_AVG, weight) || find(w, ROLE_MASTER, weight);
+    if (!strncmp(weight->name, QUANT_KEPT_PREFIX, strlen(QUANT_KEPT_PREFIX)))
+        return 0;
     return weight->dtype == STORED_F32 || weight->dtype == STORED_BF16 || weight->dtype == STORED_F16;
 }
 

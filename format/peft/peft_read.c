@@ -78,6 +78,16 @@ static int ends_as_name(const char *text, const char *word, size_t n_word)
            (n == n_word || text[n - n_word - 1] == '.');
 }
 
+/* The parameter of module x that a text of target_parameters names, or NULL. A name without its module (PEFT
+ * writes so for target_modules that transformers 5 holds in one tensor) is one of a module of experts. */
+static const char *param_of(const char *x, const char *text)
+{
+    const char *dot = strrchr(text, '.');
+    if (dot)
+        return ends_as_name(x, text, (size_t)(dot - text)) ? dot + 1 : NULL;
+    return ends_as_name(x, "experts", strlen("experts")) ? text : NULL;
+}
+
 /* The parameters of module x that target_parameters names, in the order in which PEFT wraps them: that of the
  * module. Returns how many. */
 static int wrapped_params(const struct peft *a, const char *x, const char *param[PARAMS_MAX])
@@ -86,14 +96,12 @@ static int wrapped_params(const struct peft *a, const char *x, const char *param
     size_t i;
     int n = 0;
     json_array_foreach((json_t *)list, i, v) {
-        const char *text = json_string_value(v), *dot = text ? strrchr(text, '.') : NULL;
-        if (!dot || n == PARAMS_MAX || !ends_as_name(x, text, (size_t)(dot - text)))
-            continue;
-        int known = 0;
-        for (int k = 0; k < n; k++)
-            known |= !strcmp(param[k], dot + 1);
+        const char *mine = json_is_string(v) ? param_of(x, json_string_value(v)) : NULL;
+        int known = !mine || n == PARAMS_MAX;
+        for (int k = 0; k < n && !known; k++)
+            known = !strcmp(param[k], mine);
         if (!known)
-            param[n++] = dot + 1;
+            param[n++] = mine;
     }
     if (n == 2 && !strcmp(param[0], "down_proj") && !strcmp(param[1], "gate_up_proj")) {
         const char *first = param[0];

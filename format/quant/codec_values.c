@@ -205,7 +205,9 @@ int64_t codec_exact(const struct codec *c, const float *value, int64_t n, uint8_
             return i;
         }
         if (!distinct && count_codes(c, bits_of(value[i])) > 1) {
-            *why = "several codes have it: --dequantize fp32 tells more of them apart";
+            *why = c->to == STORED_F32
+                       ? "several codes have it: values do not tell them apart: use the codes themselves"
+                       : "several codes have it: --dequantize fp32 tells more of them apart";
             return i;
         }
         code[i] = (uint8_t)found;

@@ -54,10 +54,11 @@ static int list_codes(struct requant *q, const struct ckpt *c, struct ckpt_view_
         x->exact = 1;
         x->values = ckpt_find(c, ROLE_WEIGHT, q->weight[q->n]);
         x->w.codes = v->t.dtype;
-        x->w.to = q->kept.values;
         if (x->values < 0)
             return err_set(e, ERR_CONFIG, "%s: has no %.200s, which " QUANT_KEPT_FILE " names", ckpt_path(c),
                            q->weight[q->n]);
+        /* --dtype may have rounded fp32 values since: to the bits that --dequantize bf16 makes */
+        x->w.to = ckpt_tensor(c, x->values)->dtype == STORED_BF16 ? STORED_BF16 : q->kept.values;
         if (stored_dtype_bits(v->t.dtype) < 8)
             return err_set(e, ERR_CONFIG, "%s is %s: codes of that dtype are not made", name,
                            stored_dtype_name(v->t.dtype));

@@ -73,6 +73,12 @@ CASES = {
         dict(r=4, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True),
     ),
     "qwen3moe": ("Qwen3MoeConfig", MOE, F32, dict(r=3, target_modules=["q_proj"], target_parameters=PARAMS)),
+    "modules": (
+        "Qwen3MoeConfig",
+        MOE,
+        F32,
+        dict(r=3, lora_alpha=5, target_modules=LINEAR, rank_pattern={"k_proj": 2}),
+    ),
     "square": (
         "Qwen3MoeConfig",
         dict(MOE, moe_intermediate_size=32),

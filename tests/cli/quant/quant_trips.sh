@@ -37,8 +37,21 @@ while read -r scheme; do
     via "--format dcp --dp 2" f-"$scheme"
     via "--format hf" g-"$scheme"
     echo "src/$scheme g-$scheme" >>pairs
+    last=src/$scheme
+    via "--dequantize fp32 --dtype bf16 --format hf" m-"$scheme"
+    via "--requantize --format hf" n-"$scheme"
+    echo "src/$scheme n-$scheme" >>pairs
+    last=src/$scheme
+    via "--dequantize fp32 --dtype fp32 --format deepspeed-universal" o-"$scheme"
+    via "--requantize --dp 2" p-"$scheme"
+    last=src/$scheme
+    via "--dequantize bf16 --format megatron-dist --tp 2" q-"$scheme"
+    claim "$scheme: Megatron gets the weights alone" [ ! -e q-"$scheme"/quantized.json ]
+    via "--format hf" r-"$scheme"
     last=d-$scheme
     via "--dequantize bf16 --format hf" e-"$scheme"
+    run reshard diff r-"$scheme" e-"$scheme"
+    claim "$scheme: values of Megatron's weights" [ "$(grep -vc '^quantized\.' <<<"$out")" = 1 ]
     run reshard digest e-"$scheme"
     claim "$scheme: one digest of values before and after" [ "$out" = "$values" ]
 done <names

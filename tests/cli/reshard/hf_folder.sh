@@ -35,7 +35,7 @@ claim "hf from native" [ $rc = 0 ]
 same_files "hf" out
 claim "and nothing else but shards and the index" [ "$(ls out | grep -v '^model' | sort)" = \
     "$(printf '%s\n' $kept config.json | sort)" ]
-run python3 - <<'PY'
+python3 - <<'PY'
 import glob, json, os, re, struct
 index = json.load(open("out/model.safetensors.index.json"))
 files, total = sorted(glob.glob("out/model-*.safetensors")), 0
@@ -52,6 +52,7 @@ for i, path in enumerate(files):
 assert not index["weight_map"] and index["metadata"]["total_size"] == total, (index, total)
 assert len(files) > 3
 PY
+rc=$?
 claim "shards, their names, format pt, the index and its total_size" [ $rc = 0 ]
 run reshard --format hf native one
 claim "one file needs no index" [ -e one/model.safetensors -a ! -e one/model.safetensors.index.json ]

@@ -37,7 +37,7 @@ for layout in "--tp 4 --dp 2 --zero 3" "--tp 8 --pp 2"; do
     rm -rf cut joined merged
 done
 run reshard --tp 2 --config hf/config.json a cut
-run python3 - <<'PY'
+python3 - <<'PY'
 import json, struct
 def shapes(path):
     with open(path, "rb") as f:
@@ -52,6 +52,7 @@ for rank in 0, 1:
     assert (at + "self_attn.q_proj.lora_A.weight" in s) == (rank == 0), s
     assert (at + "self_attn.o_proj.lora_B.weight" in s) == (rank == 0), s
 PY
+rc=$?
 claim "B's rows of a column-parallel weight, A's columns of a row-parallel one, the rest once" [ $rc = 0 ]
 run reshard --tp 4 cut cut4
 claim "the layout of the adapter changes without its model" [ "$rc/$(digest cut4)" = "0/$(digest a)" ]
@@ -68,6 +69,26 @@ claim "the first ep rank has those of its experts" [ "$(grep -ao 'experts.[0-9].
     "experts.0.up_proj.lora_A experts.0.up_proj.lora_B experts.1.down_proj.lora_A experts.1.down_proj.lora_B " ]
 run reshard --format hf ep joined
 claim "and are joined to the same bytes" diff -r moe joined
+# what PEFT writes for target_modules that transformers 5 holds in one tensor: names without a module
+python3 - <<'PY'
+import json, os, struct
+at = "base_model.model.model.layers.0.mlp."
+shapes = {"experts.base_layer.lora_A": [16, 32], "experts.base_layer.lora_B": [80, 16],
+          "experts.lora_A": [8, 40], "experts.lora_B": [32, 8], "gate.lora_A": [2, 32], "gate.lora_B": [4, 2]}
+header, end = {}, 0
+for name, (rows, columns) in shapes.items():
+    header[at + name + ".weight"] = {"dtype": "F32", "shape": [rows, columns], "data_offsets": [end, end + 4 * rows * columns]}
+    end += 4 * rows * columns
+os.mkdir("fused")
+text = json.dumps(header).encode()
+with open("fused/adapter_model.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(text)) + text + struct.pack("<%df" % (end // 4), *[i + 1 for i in range(end // 4)]))
+with open("fused/adapter_config.json", "w") as f:
+    json.dump({"peft_type": "LORA", "peft_version": "0.21.2", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj"],
+               "rank_pattern": {".*\\.gate_up_proj": 4}, "target_parameters": ["down_proj", "gate.weight", "gate_up_proj"]}, f)
+PY
+run reshard verify fused
+claim "parameters of experts are found by their names alone" [ $rc = 0 ]
 run reshard --tp 2 a refused
 claim "without the model's config nothing is cut" [ $rc = 2 ]
 claim "and the remedy is named" has "$err" "--config FILE"

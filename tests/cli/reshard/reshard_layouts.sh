@@ -136,7 +136,7 @@ claim "and leaves nothing" [ -z "$(ls -d x* 2>/dev/null)" ]
 # ---- the reference checkpoints ----
 if [ -n "${FIXTURES:-}" ]; then
     rm -rf n && run reshard "$FIXTURES/hf/hf/gpt2-f32/model" n
-    run python3 - "$FIXTURES/hf/hf/gpt2-f32/model" n <<'PY'
+    python3 - "$FIXTURES/hf/hf/gpt2-f32/model" n <<'PY'
 import json, struct, sys
 def tensors(path):
     b = open(path, "rb").read()
@@ -145,6 +145,7 @@ def tensors(path):
     return {k: (v["shape"], b[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]]) for k, v in h.items() if k != "__metadata__"}
 sys.exit(tensors(sys.argv[1] + "/model.safetensors") != tensors(sys.argv[2] + "/weights-00000.safetensors"))
 PY
+    rc=$?
     claim "on one rank q, k and v stay one tensor, whole, in its logical shape" [ $rc = 0 ]
     cp -r "$FIXTURES/foreign/plain/hf_fp32_safetensors" cooked && chmod -R u+w cooked
     cp "$FIXTURES/foreign/bad/hf_config_mismatch/files/config.json" cooked/
