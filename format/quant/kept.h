@@ -2,8 +2,7 @@
  * (format/quant_view.h), and config.json of both.
  *
  *     {"format": 1, "values": "BF16", "files": {"config.json": "text", …},
- *      "codes": {"model.layers.0.mlp.up_proj.qweight": ["I32", [512, 11008],
- * "model.layers.0.mlp.up_proj.weight"]}} */
+ *      "codes": {"layers.0.up_proj.qweight": ["I32", [512, 11008], "layers.0.up_proj.weight"]}} */
 #ifndef SHARDLINE_FORMAT_QUANT_KEPT_H
 #define SHARDLINE_FORMAT_QUANT_KEPT_H
 

@@ -99,7 +99,7 @@ static int has_scores(const struct gguf_tokens *t)
     return 0;
 }
 
-int gguf_print_merges(struct gguf_out *o, const struct gguf_tokens *t, struct err *e)
+int gguf_print_merges(struct buf *o, const struct gguf_tokens *t, struct err *e)
 {
     struct merges m = { 0 };
     int by_number = !has_scores(t), rc = 0;

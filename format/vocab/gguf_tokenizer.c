@@ -32,7 +32,7 @@ static int is_added(const struct gguf_tokens *t, const struct gguf_token_row *r)
     return r->type == GGUF_CONTROL || r->type == GGUF_USER_DEFINED || (r->type == GGUF_UNKNOWN && t->is_spm);
 }
 
-static void put_added(struct gguf_out *o, const struct gguf_tokens *t)
+static void put_added(struct buf *o, const struct gguf_tokens *t)
 {
     int first = 1;
     gguf_print(o, "\"added_tokens\":[");
@@ -51,7 +51,7 @@ static void put_added(struct gguf_out *o, const struct gguf_tokens *t)
     gguf_print(o, "],\n");
 }
 
-static void put_normalizer(struct gguf_out *o, const struct gguf_tokens *t)
+static void put_normalizer(struct buf *o, const struct gguf_tokens *t)
 {
     static const char blank[] =
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" GGUF_BLANK "\"}";
@@ -66,7 +66,7 @@ static void put_normalizer(struct gguf_out *o, const struct gguf_tokens *t)
         gguf_print(o, "\"normalizer\":%s,\n", blank);
 }
 
-static void put_pre_tokenizer(struct gguf_out *o, const struct gguf_tokens *t)
+static void put_pre_tokenizer(struct buf *o, const struct gguf_tokens *t)
 {
     if (t->is_spm) {
         gguf_print(o, "\"pre_tokenizer\":null,\n");
@@ -83,14 +83,14 @@ static void put_pre_tokenizer(struct gguf_out *o, const struct gguf_tokens *t)
         "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}]},\n");
 }
 
-static void put_special(struct gguf_out *o, const struct gguf_token_row *r)
+static void put_special(struct buf *o, const struct gguf_token_row *r)
 {
     gguf_print(o, "{\"SpecialToken\":{\"id\":");
     gguf_print_json(o, r->text.p, r->text.n);
     gguf_print(o, ",\"type_id\":0}}");
 }
 
-static void put_post_processor(struct gguf_out *o, const struct gguf_tokens *t)
+static void put_post_processor(struct buf *o, const struct gguf_tokens *t)
 {
     int64_t id[2];
     const struct gguf_token_row *r[2] = { special(t, "tokenizer.ggml.bos_token_id", &id[0]),
@@ -128,7 +128,7 @@ static void put_post_processor(struct gguf_out *o, const struct gguf_tokens *t)
     gguf_print(o, "}},\n");
 }
 
-static void put_decoder(struct gguf_out *o, const struct gguf_tokens *t)
+static void put_decoder(struct buf *o, const struct gguf_tokens *t)
 {
     if (!t->is_spm) {
         gguf_print(o, "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,"
@@ -146,7 +146,7 @@ static void put_decoder(struct gguf_out *o, const struct gguf_tokens *t)
 /* ---- the model ---- */
 
 /* The vocabulary: of SentencePiece all tokens (blanks as it spells them), of BPE those that are not added. */
-static void put_vocabulary(struct gguf_out *o, const struct gguf_tokens *t)
+static void put_vocabulary(struct buf *o, const struct gguf_tokens *t)
 {
     int first = 1;
     gguf_print(o, "\"vocab\":{");
@@ -162,7 +162,7 @@ static void put_vocabulary(struct gguf_out *o, const struct gguf_tokens *t)
     gguf_print(o, "},\n");
 }
 
-static int put_bpe_merges(struct gguf_out *o, const struct gguf_tokens *t, struct err *e)
+static int put_bpe_merges(struct buf *o, const struct gguf_tokens *t, struct err *e)
 {
     const struct gguf_meta *m = gguf_meta_find(t->f, "tokenizer.ggml.merges");
     const unsigned char *at = m ? m->data : NULL;
@@ -180,7 +180,7 @@ static int put_bpe_merges(struct gguf_out *o, const struct gguf_tokens *t, struc
     return 0;
 }
 
-static int put_model(struct gguf_out *o, const struct gguf_tokens *t, struct err *e)
+static int put_model(struct buf *o, const struct gguf_tokens *t, struct err *e)
 {
     int64_t id;
     const struct gguf_token_row *unknown = special(t, "tokenizer.ggml.unknown_token_id", &id);
@@ -204,7 +204,7 @@ static int put_model(struct gguf_out *o, const struct gguf_tokens *t, struct err
     return rc;
 }
 
-int gguf_tokenizer_json(struct gguf_out *o, const struct gguf_tokens *t, struct err *e)
+int gguf_tokenizer_json(struct buf *o, const struct gguf_tokens *t, struct err *e)
 {
     gguf_print(o, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\n");
     put_added(o, t);
@@ -217,7 +217,7 @@ int gguf_tokenizer_json(struct gguf_out *o, const struct gguf_tokens *t, struct 
 
 /* ---- the small files ---- */
 
-void gguf_tokenizer_config(struct gguf_out *o, const struct gguf_tokens *t)
+void gguf_tokenizer_config(struct buf *o, const struct gguf_tokens *t)
 {
     static const char *const names[][2] = { { "bos_token", "tokenizer.ggml.bos_token_id" },
                                             { "eos_token", "tokenizer.ggml.eos_token_id" },
@@ -245,7 +245,7 @@ void gguf_tokenizer_config(struct gguf_out *o, const struct gguf_tokens *t)
     gguf_print(o, "\n}\n");
 }
 
-void gguf_generation_config(struct gguf_out *o, const struct gguf_file *f)
+void gguf_generation_config(struct buf *o, const struct gguf_file *f)
 {
     static const char *const ends[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                         "tokenizer.ggml.eom_token_id" };

@@ -16,10 +16,10 @@ void gguf_tokens_free(struct gguf_tokens *t);
 /* ---- gguf_tokenizer.c ---- */
 
 /* tokenizer.json. ERR_FORMAT: a byte-level BPE without merges. */
-int gguf_tokenizer_json(struct gguf_out *o, const struct gguf_tokens *t, struct err *e);
+int gguf_tokenizer_json(struct buf *o, const struct gguf_tokens *t, struct err *e);
 /* tokenizer_config.json: names of special tokens, the chat template. */
-void gguf_tokenizer_config(struct gguf_out *o, const struct gguf_tokens *t);
+void gguf_tokenizer_config(struct buf *o, const struct gguf_tokens *t);
 /* generation_config.json: the tokens that end an answer. */
-void gguf_generation_config(struct gguf_out *o, const struct gguf_file *f);
+void gguf_generation_config(struct buf *o, const struct gguf_file *f);
 
 #endif

@@ -1,7 +1,7 @@
 /* gguf_vocab.c - see gguf_model.h: tokenizer.json, tokenizer_config.json and generation_config.json, made of
  * a file's metadata when they are read. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* vsnprintf of a va_list twice, memmem */
+#define _GNU_SOURCE /* vasprintf */
 #endif
 #include "format/vocab/gguf_vocab.h"
 
@@ -16,51 +16,39 @@
 
 /* ---- texts ---- */
 
-static int room_for(struct gguf_out *o, size_t n)
+void gguf_print(struct buf *o, const char *fmt, ...)
 {
-    if (!o->failed && o->n + n + 1 > o->capacity) {
-        size_t capacity = o->capacity * 2 > o->n + n + 1 ? o->capacity * 2 : o->n + n + 4096;
-        char *grown = realloc(o->p, capacity);
-        o->failed = !grown;
-        o->p = grown ? grown : o->p;
-        o->capacity = grown ? capacity : o->capacity;
-    }
-    return !o->failed;
-}
-
-void gguf_print(struct gguf_out *o, const char *fmt, ...)
-{
+    char *text = NULL;
     va_list a;
     va_start(a, fmt);
-    int n = vsnprintf(NULL, 0, fmt, a);
+    int n = vasprintf(&text, fmt, a);
     va_end(a);
-    if (!room_for(o, (size_t)n))
+    if (n < 0) {
+        o->failed = BUF_NO_MEMORY;
         return;
-    va_start(a, fmt);
-    vsnprintf(o->p + o->n, (size_t)n + 1, fmt, a);
-    va_end(a);
-    o->n += (size_t)n;
+    }
+    buf_add(o, text, (size_t)n);
+    free(text);
 }
 
-void gguf_print_json(struct gguf_out *o, const char *p, int64_t n)
+void gguf_print_json(struct buf *o, const char *p, int64_t n)
 {
-    if (!room_for(o, (size_t)n * 6 + 2))
-        return;
-    char *at = o->p + o->n;
-    *at++ = '"';
-    for (int64_t i = 0; i < n; i++) {
+    char escape[8];
+    buf_add(o, "\"", 1);
+    for (int64_t i = 0, end; i < n; i = end) {
         unsigned char c = (unsigned char)p[i];
-        if (c < 0x20 || c == 0x7f) {
-            at += sprintf(at, "\\u%04x", c);
-        } else {
-            if (c == '"' || c == '\\')
-                *at++ = '\\';
-            *at++ = (char)c;
-        }
+        for (end = i; end < n && (unsigned char)p[end] >= 0x20 && !strchr("\"\\\x7f", p[end]);)
+            end++;
+        buf_add(o, p + i, (size_t)(end - i));
+        if (end > i)
+            continue;
+        end = i + 1;
+        if (c < 0x20 || c == 0x7f)
+            buf_add(o, escape, (size_t)sprintf(escape, "\\u%04x", c));
+        else
+            buf_add(o, escape, (size_t)sprintf(escape, "\\%c", c));
     }
-    *at++ = '"';
-    *at = 0;
-    o->n = (size_t)(at - o->p);
+    buf_add(o, "\"", 1);
 }
 
 int gguf_is_utf8(const char *text, int64_t n)
@@ -250,27 +238,18 @@ int gguf_tokenizer_known(struct gguf_tokens *t, const struct gguf_file *f, char 
 
 /* ---- files that are made when they are read ---- */
 
-static void print_text(struct gguf_out *o, struct gguf_text t)
-{
-    if (!room_for(o, (size_t)t.n))
-        return;
-    memcpy(o->p + o->n, t.p, (size_t)t.n);
-    o->n += (size_t)t.n;
-    o->p[o->n] = 0;
-}
-
 static int make(struct ckpt *c, const char *name, void **data, size_t *bytes, struct err *e)
 {
     struct gguf_part p = { .file = 0 };
     struct gguf_tokens t = { 0 };
-    struct gguf_out o = { 0 };
+    struct buf o = { 0 };
     struct gguf_text whole;
     char why[160];
     int rc = gguf_part_read(c, 0, &p, e);
     if (rc >= 0 && gguf_tokenizer_known(&t, &p.f, why))
         rc = gguf_tokens_read(&t, &p.f, e);
     if (rc >= 0 && !strcmp(name, "tokenizer.json") && carries(&p.f, &whole))
-        print_text(&o, whole);
+        buf_add(&o, whole.p, (size_t)whole.n);
     else if (rc >= 0 && !strcmp(name, "tokenizer.json"))
         rc = gguf_tokenizer_json(&o, &t, e);
     else if (rc >= 0 && !strcmp(name, "tokenizer_config.json"))
@@ -282,7 +261,7 @@ static int make(struct ckpt *c, const char *name, void **data, size_t *bytes, st
     gguf_tokens_free(&t);
     gguf_part_free(&p);
     if (rc < 0) {
-        free(o.p);
+        buf_free(&o);
         return rc;
     }
     *data = o.p;

@@ -2,6 +2,7 @@
 #ifndef SHARDLINE_FORMAT_VOCAB_GGUF_VOCAB_H
 #define SHARDLINE_FORMAT_VOCAB_GGUF_VOCAB_H
 
+#include "base/buf.h"
 #include "format/gguf/gguf_file.h"
 #include "format/vocab/gguf_pre.h"
 
@@ -35,23 +36,18 @@ int gguf_only_blanks(struct gguf_text t);
 
 /* ---- texts ---- */
 
-/* A text that grows. `failed` is set where memory was missing; then nothing more is added. */
-struct gguf_out {
-    char *p;
-    size_t n, capacity;
-    int failed;
-};
-/* Adds text. */
-void gguf_print(struct gguf_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Adds text; o->failed where memory is missing. */
+void gguf_print(struct buf *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A JSON string of n bytes of UTF-8. */
-void gguf_print_json(struct gguf_out *o, const char *p, int64_t n);
+void gguf_print_json(struct buf *o, const char *p, int64_t n);
 /* 1: n bytes are UTF-8. */
 int gguf_is_utf8(const char *p, int64_t n);
 
 /* ---- merges (gguf_merges.c) ---- */
 
 /* Adds the merges of a SentencePiece vocabulary to o: a JSON list of texts. Two tokens that make a third are
- * a merge; the third's score orders them, as transformers' conversion of such models does. ERR_MEMORY. */
-int gguf_print_merges(struct gguf_out *o, const struct gguf_tokens *t, struct err *e);
+ * a merge; the third's score orders them, as transformers' conversion of such models does. ERR_FORMAT: a
+ * token of more than 1024 bytes. ERR_MEMORY. */
+int gguf_print_merges(struct buf *o, const struct gguf_tokens *t, struct err *e);
 
 #endif
