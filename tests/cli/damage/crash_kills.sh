@@ -11,7 +11,8 @@ run ptrain --data text --out run --steps 2 --seq-len 32 --global-batch 4 --threa
 claim "a model is trained" [ $rc = 0 ] || finish
 RANDOM=5
 after() { printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)); }      # milliseconds as seconds
-killed() { { timeout -s KILL "$(after "$1")" "$BIN/${@:2}" >/dev/null 2>&1; } 2>/dev/null; }
+# --foreground: timeout waits until the killed process is gone; until then it holds its lock
+killed() { { timeout --foreground -s KILL "$(after "$1")" "$BIN/${@:2}" >/dev/null 2>&1; } 2>/dev/null; }
 
 half=0 whole=0
 for i in $(seq $((7 * times))); do
