@@ -54,6 +54,9 @@ static const struct opt table[] = {
     { OPT_SIZE,   "max-body-memory",      AT(max_body_memory),    "256M",      "SIZE",
       "bodies of requests that are arriving, together; half of it for one key or address; beyond it, "
       "bodies over 16 KiB are answered with 503 or 429 (0: no limit)", 0, 1e15 },
+    { OPT_SIZE,   "response-memory",      AT(response_memory),    "64MiB",     "SIZE",
+      "answers of /v1/responses that are kept for previous_response_id, together; the oldest go first "
+      "(0: none)", 0, 1e15 },
     { OPT_FLOAT,  "request-timeout",      AT(request_timeout_s),  "0",         "SECONDS",
       "a request that takes longer ends: 503, or an error in its stream (0: no limit)", 0, 1e9 },
     { OPT_FLOAT,  "receive-timeout",      AT(receive_timeout_s),  "120",       "SECONDS",

@@ -11,10 +11,12 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "comm/launch.h"
+#include "serve/doors/response_store.h"
 #include "serve/weights/weights.h"
 #include "text/template.h"
 
 #define SYNC_MS 20  /* while weights are read: how soon a rank's failure reaches the others */
+#define RESPONSES_KEPT 4096
 #define GRACE_S 2.0 /* for sending the last answers, within the 10 s that an end may take */
 
 /* ---- ranks ---- */
@@ -288,6 +290,9 @@ static int open_http(struct server *s, struct err *e)
         o.admin_keys = &s->admin_keys;
     }
 
+    if (s->o.response_memory &&
+        !(s->service.responses = response_store_open(RESPONSES_KEPT, s->o.response_memory)))
+        return err_set(e, ERR_MEMORY, "no memory for the responses that are kept");
     return http_server_open(&s->http, &s->service, &s->router, &o, e);
 }
 
@@ -460,6 +465,7 @@ void server_close(struct server *s, int rc)
     engine_close(&s->engine);
     router_close(&s->router);
     model_info_close(&s->loaded);
+    response_store_close(s->service.responses);
     tokenizer_close(s->service.tok);
     free(s->service.chat_template);
     template_close(s->service.chat);

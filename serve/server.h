@@ -15,7 +15,7 @@
 /* The command line (serve_options.c). */
 struct serve_opts {
     int64_t max_requests, max_waiting_tokens, max_per_key, max_connections, max_connections_per_address,
-        max_body_memory;
+        max_body_memory, response_memory;
     int64_t ranks_per_node, rank_timeout_s, tp, cp, pp, ep, replicas, port, ctx, kv_memory, max_batch,
         prefill_chunk, threads, max_tokens, seed;
     const char *host, *api_key_file, *cors_origin, *allow_host, *access_log, *admin_key_file, *tls_cert,

@@ -10,6 +10,7 @@
 #include "text/tools.h"
 
 struct metrics;
+struct response_store;
 struct template;
 
 enum service_state { SERVICE_LOADING, SERVICE_READY, SERVICE_DRAINING, SERVICE_FAILED };
@@ -33,6 +34,7 @@ struct service {
     /* of new answers: contract version, dtype and weights_digest, or ""; used by the engine's thread only */
     char fingerprint[64];
     struct metrics *metrics;   /* NULL: nothing is counted */
+    struct response_store *responses; /* the last ones of /v1/responses; NULL: none is kept */
     struct template *chat;     /* NULL: this model has no chat template */
     char *chat_template;       /* its text */
     json_t *chat_tokens;       /* its variables bos_token and the like */

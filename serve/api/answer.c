@@ -345,13 +345,23 @@ void openai_event(struct json_out *o, struct choice *c, size_t text_end)
     json_out_free(&text);
 }
 
-void openai_usage_event(struct json_out *o, const struct request *rq)
+void openai_end(struct json_out *o, struct request *rq)
 {
+    if (rq->include_usage) {
+        begin_event(o, rq);
+        json_out_text(o, "],");
+        write_usage(o, rq, count_generated(rq));
+        json_out_text(o, "}\n\n");
+    }
+    json_out_text(o, "data: [DONE]\n\n");
+}
+
+void openai_stream_error(struct json_out *o, const struct request *rq, const struct fault *f)
+{
+    (void)rq;
     json_out_text(o, "data: ");
-    write_head(o, rq);
-    json_out_text(o, "],");
-    write_usage(o, rq, count_generated(rq));
-    json_out_text(o, "}\n\n");
+    openai_error(o, f);
+    json_out_text(o, "\n\ndata: [DONE]\n\n");
 }
 
 void openai_error(struct json_out *o, const struct fault *f)

@@ -30,7 +30,9 @@ void answer_write_finish(struct json_out *o, const struct choice *c);
 void chat_write_choice(struct json_out *o, const struct choice *c, const struct json_out *text);
 void chat_write_role(struct json_out *o, const struct choice *c);
 void chat_write_delta(struct json_out *o, struct choice *c, const struct json_out *text);
-/* Appends ,"logprobs":… of the tokens from number first on, as chats have them. */
+/* Appends the log-probs of tokens [first, last), as chats have them, separated by commas; and ,"logprobs":…
+ * with those of the tokens from number first on. */
+void answer_write_token_logprobs(struct json_out *o, const struct choice *c, int64_t first, int64_t last);
 void chat_write_logprobs(struct json_out *o, const struct choice *c, int64_t first);
 
 /* Answers of token ids: append the beginning of an answer or event; a choice with its tokens from number

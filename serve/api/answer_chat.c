@@ -16,29 +16,30 @@ static void write_entry(struct json_out *o, const struct choice *c, int64_t at, 
     json_out_text(o, p ? "]" : "");
 }
 
-void chat_write_logprobs(struct json_out *o, const struct choice *c, int64_t first)
+void answer_write_token_logprobs(struct json_out *o, const struct choice *c, int64_t first, int64_t last)
 {
-    const struct request *rq = c->rq;
-
-    json_out_text(o, ",\"logprobs\":");
-    if (rq->logprobs < 0) {
-        json_out_text(o, "null");
-        return;
-    }
-
-    json_out_text(o, "{\"content\":[");
-    for (int64_t i = first; i < c->n_ids; i++) {
+    for (int64_t i = first; i < last; i++) {
         json_out_text(o, i > first ? "," : "");
         write_entry(o, c, i, (struct top_entry){ c->ids[i], c->logprob[i] });
         json_out_text(o, ",\"top_logprobs\":[");
         for (int j = 0; j < answer_tops(c, i); j++) {
             json_out_text(o, j ? "," : "");
-            write_entry(o, c, i, c->top[i * rq->tops + j]);
+            write_entry(o, c, i, c->top[i * c->rq->tops + j]);
             json_out_text(o, "}");
         }
         json_out_text(o, "]}");
     }
+}
 
+void chat_write_logprobs(struct json_out *o, const struct choice *c, int64_t first)
+{
+    json_out_text(o, ",\"logprobs\":");
+    if (c->rq->logprobs < 0) {
+        json_out_text(o, "null");
+        return;
+    }
+    json_out_text(o, "{\"content\":[");
+    answer_write_token_logprobs(o, c, first, c->n_ids);
     json_out_text(o, "],\"refusal\":null}");
 }
 

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
+#include "serve/api/answer_items.h"
 #include "serve/api/chat_tools.h"
 
 int parts_open(struct choice *c)
@@ -27,18 +28,27 @@ int parts_open(struct choice *c)
 void parts_feed(struct choice *c, size_t text_end, struct json_out *o)
 {
     struct answer_parts *p = &c->parts;
+    int in_items = c->rq->in_items;
     struct err e;
 
-    if (!p->parser || p->finished)
+    if ((!p->parser && !in_items) || p->finished)
         return;
-    if (text_end > p->fed && tool_parser_feed(p->parser, c->text.p + p->fed, text_end - p->fed, &e) < 0)
-        o->failed = 1;
-    p->fed = text_end;
+    while (p->fed < text_end) {
+        size_t n = in_items && p->parser ? 1 : text_end - p->fed;
+        if (p->parser && tool_parser_feed(p->parser, c->text.p + p->fed, n, &e) < 0)
+            o->failed = 1;
+        p->fed += n;
+        if (in_items)
+            items_note(c, o);
+    }
     if (c->finish == FINISH_NONE)
         return;
-    if (tool_parser_finish(p->parser, c->finish == FINISH_LENGTH, &e) < 0)
+
+    if (p->parser && tool_parser_finish(p->parser, c->finish == FINISH_LENGTH, &e) < 0)
         o->failed = 1;
     p->finished = 1;
+    if (in_items)
+        items_note(c, o);
 }
 
 int parts_have_calls(const struct choice *c)
@@ -46,19 +56,24 @@ int parts_have_calls(const struct choice *c)
     return c->parts.parser && tool_parser_text(c->parts.parser)->n_calls > 0;
 }
 
-/* The id of call number i: the same for the same request, another one for another prompt. */
-static void write_id(struct json_out *o, const struct choice *c, size_t i)
+void parts_call_id(const struct choice *c, size_t i, char id[CALL_ID_SIZE])
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ01";
     const struct prompt *p = c->prompt;
     XXH128_hash_t x = XXH3_128bits_withSeed(p->ids, sizeof *p->ids * (size_t)p->n,
                                             (XXH64_hash_t)c->index << 32 | (XXH64_hash_t)i);
-    char id[25] = "";
 
     for (int k = 0; k < 12; k++) {
         id[k] = letters[x.low64 >> 5 * k & 31];
         id[12 + k] = letters[x.high64 >> 5 * k & 31];
     }
+    id[24] = 0;
+}
+
+static void write_id(struct json_out *o, const struct choice *c, size_t i)
+{
+    char id[CALL_ID_SIZE];
+    parts_call_id(c, i, id);
     json_out_fmt(o, "\"id\":\"call_%s\",\"type\":\"function\"", id);
 }
 

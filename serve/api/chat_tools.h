@@ -20,6 +20,10 @@ json_t *tools_described(const json_t *tools);
 int parts_open(struct choice *c);
 void parts_feed(struct choice *c, size_t text_end, struct json_out *o);
 int parts_have_calls(const struct choice *c);
+/* The id of call number i without its prefix: the same for the same request, another one for another
+ * prompt. */
+#define CALL_ID_SIZE 25
+void parts_call_id(const struct choice *c, size_t i, char id[CALL_ID_SIZE]);
 /* Append the members of a message from the content's value on; what is new in a delta. echo: stands before
  * the content. */
 void parts_write_message(struct json_out *o, const struct choice *c, const struct json_out *echo);

@@ -12,6 +12,8 @@
 #include "serve/api/openai_fields.h"
 #include "serve/api/prompt_text.h"
 #include "serve/api/chat_tools.h"
+#include "serve/doors/messages.h"
+#include "serve/doors/responses.h"
 
 #define BAD 400
 #define TOO_LONG "%s has %lld tokens: shorten it"
@@ -105,6 +107,21 @@ static int64_t count_added(const struct request *rq, const struct prompt *p)
     return (int64_t)n;
 }
 
+/* As Anthropic words it: its clients read the numbers. */
+static int check_message_length(const struct request *rq, const struct prompt *p, struct fault *f)
+{
+    int64_t ctx = rq->sv->ctx;
+    if (rq->endpoint == ENDPOINT_COUNT || p->n + rq->max_tokens <= ctx)
+        return 0;
+    if (p->n >= ctx)
+        return fault_set_context(f, ctx, "messages", "prompt is too long: %lld tokens > %lld maximum",
+                                 (long long)p->n, (long long)ctx - 1);
+    return fault_set_context(f, ctx, "max_tokens",
+                             "input length and `max_tokens` exceed context limit: %lld + %lld > %lld, decrease "
+                             "input length or `max_tokens` and try again",
+                             (long long)p->n, (long long)rq->max_tokens, (long long)ctx);
+}
+
 /* Does the prompt fit into the context, with its answer? what: its name in messages. */
 static int check_length(const struct request *rq, const struct prompt *p, const char *param, const char *what,
                         struct fault *f)
@@ -114,16 +131,18 @@ static int check_length(const struct request *rq, const struct prompt *p, const 
         return fault_set(f, BAD, param,
                          "%s is empty: give at least one token (this model's tokenizer adds none of its own)",
                          what);
+    if (rq->endpoint == ENDPOINT_MESSAGES || rq->endpoint == ENDPOINT_COUNT)
+        return check_message_length(rq, p, f);
     if (p->n > ctx || (p->n == ctx && rq->max_tokens > 0 && !rq->max_tokens_given))
         return fault_set_context(f, ctx, param,
                                  p->n > ctx ? TOO_LONG
                                             : "%s has %lld tokens, which leaves none for an answer: "
                                               "shorten it",
                                  what, (long long)p->n);
+    const char *field = rq->endpoint == ENDPOINT_RESPONSES ? "max_output_tokens" : "max_tokens";
     if (p->n + rq->max_tokens > ctx && rq->max_tokens_given)
         return fault_set_context(
-            f, ctx, "max_tokens",
-            "max_tokens %lld and %lld tokens of %s are %lld together: ask for at most %lld",
+            f, ctx, field, "%s %lld and %lld tokens of %s are %lld together: ask for at most %lld", field,
             (long long)rq->max_tokens, (long long)p->n, what, (long long)(p->n + rq->max_tokens),
             (long long)(ctx - p->n));
     return 0;
@@ -233,9 +252,36 @@ static int read_generate(struct request *rq, const json_t *body, struct fault *f
     return check_length(rq, rq->prompt, "token_ids", "token_ids", f);
 }
 
+/* Reads a request of another form as the chat that it says. A fault names the field of its own form. */
+static int read_door(struct request *rq, const json_t *body, struct fault *f)
+{
+    static const struct {
+        enum endpoint endpoint;
+        const char *chat, *own;
+    } names[] = { { ENDPOINT_RESPONSES, "messages", "input" },
+                  { ENDPOINT_RESPONSES, "response_format", "text.format" },
+                  { ENDPOINT_RESPONSES, "reasoning_effort", "reasoning.effort" },
+                  { ENDPOINT_RESPONSES, "verbosity", "text.verbosity" },
+                  { ENDPOINT_MESSAGES, "response_format", "output_config.format" },
+                  { ENDPOINT_MESSAGES, "reasoning_effort", "output_config.effort" } };
+    json_t *chat = rq->endpoint == ENDPOINT_RESPONSES ? responses_chat(rq, body, f)
+                                                      : messages_chat(rq, body, f);
+    int rc = chat ? read_chat(rq, chat, f) : -1;
+
+    json_decref(chat);
+    for (size_t i = 0; rc < 0 && i < sizeof names / sizeof *names; i++)
+        if (names[i].endpoint == rq->endpoint && !strcmp(f->param, names[i].chat)) {
+            snprintf(f->param, sizeof f->param, "%s", names[i].own);
+            break;
+        }
+    return rc;
+}
+
 /* Reads what the answers begin with. */
 static int read_input(struct request *rq, const json_t *body, struct fault *f)
 {
+    if (rq->in_items)
+        return read_door(rq, body, f);
     if (rq->tokens_only)
         return read_generate(rq, body, f);
     return rq->chat ? read_chat(rq, body, f) : read_prompts(rq, json_object_get(body, "prompt"), f);
@@ -351,7 +397,10 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
  * context. */
 static void begin_request(struct request *rq, enum endpoint endpoint)
 {
-    rq->chat = endpoint == ENDPOINT_CHAT;
+    rq->endpoint = endpoint;
+    rq->in_items = endpoint >= ENDPOINT_RESPONSES;
+    rq->chat = endpoint == ENDPOINT_CHAT || rq->in_items;
+    rq->store = endpoint == ENDPOINT_RESPONSES;
     rq->tokens_only = rq->tokens_as_ids = endpoint == ENDPOINT_GENERATE;
     rq->add_special = endpoint == ENDPOINT_COMPLETION;
     if (endpoint != ENDPOINT_COMPLETION)
@@ -368,8 +417,8 @@ json_t *openai_body(const char *body, size_t n, struct fault *f)
     return j;
 }
 
-int openai_parse(const struct service *sv, enum endpoint endpoint, const char *body, size_t n,
-                 struct request **out, struct fault *f)
+int openai_parse_of(const struct service *sv, enum endpoint endpoint, int key, const char *body, size_t n,
+                    struct request **out, struct fault *f)
 {
     memset(f, 0, sizeof *f);
     json_t *j = openai_body(body, n, f);
@@ -377,8 +426,10 @@ int openai_parse(const struct service *sv, enum endpoint endpoint, const char *b
     if (!j)
         return -1;
     struct request *rq = request_new(sv);
-    if (rq)
+    if (rq) {
         begin_request(rq, endpoint);
+        rq->key = key;
+    }
     int rc = rq ? read_body(rq, j, f) : fault_set(f, 500, NULL, "no memory for this request");
     json_decref(j);
     if (rc < 0) {
@@ -388,4 +439,10 @@ int openai_parse(const struct service *sv, enum endpoint endpoint, const char *b
 
     *out = rq;
     return rc;
+}
+
+int openai_parse(const struct service *sv, enum endpoint endpoint, const char *body, size_t n,
+                 struct request **out, struct fault *f)
+{
+    return openai_parse_of(sv, endpoint, -1, body, n, out, f);
 }

@@ -19,21 +19,23 @@
 /* Parses the JSON of a request's body, n bytes. A new reference; NULL: *f says why. Any thread. */
 json_t *openai_body(const char *body, size_t n, struct fault *f);
 
-/* /v1/completions, /v1/chat/completions, /inference/v1/generate */
-enum endpoint { ENDPOINT_COMPLETION, ENDPOINT_CHAT, ENDPOINT_GENERATE };
-
 /* Parses and checks the body, n bytes, of a POST to the endpoint. *out: ready for the engine, one reference,
- * the caller's. 0, or -1 with *f and *out NULL. Any thread. */
+ * the caller's. 0, or -1 with *f and *out NULL. Any thread. key: of the client, as in struct request; without
+ * it -1. */
 int openai_parse(const struct service *sv, enum endpoint endpoint, const char *body, size_t n,
                  struct request **out, struct fault *f);
+int openai_parse_of(const struct service *sv, enum endpoint endpoint, int key, const char *body, size_t n,
+                    struct request **out, struct fault *f);
 
 /* Append to o. A request's choices belong to the engine's thread until it is done. openai_answer: the whole
  * answer. openai_event: an event of a stream with what is new in a choice; text_end: bytes of its text that
- * may be sent. openai_usage_event: the last event of a stream. openai_error: an error object. openai_model,
+ * may be sent. openai_end: the last events of a stream. openai_stream_error: the last one of a stream that
+ * failed. openai_error: an error object. openai_model,
  * openai_models: the model object, and the list of models. */
 void openai_answer(struct json_out *o, const struct request *rq);
 void openai_event(struct json_out *o, struct choice *c, size_t text_end);
-void openai_usage_event(struct json_out *o, const struct request *rq);
+void openai_end(struct json_out *o, struct request *rq);
+void openai_stream_error(struct json_out *o, const struct request *rq, const struct fault *f);
 void openai_error(struct json_out *o, const struct fault *f);
 void openai_model(struct json_out *o, const struct service *sv);
 void openai_models(struct json_out *o, const struct service *sv);

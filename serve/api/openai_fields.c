@@ -79,6 +79,17 @@ int openai_read_ids(const struct service *sv, const json_t *v, const char *what,
     return 0;
 }
 
+/* Anthropic's name of it. */
+static int read_stop_sequences(struct request *rq, const json_t *v, struct fault *f)
+{
+    if (!json_is_array(v))
+        return fault_set(f, BAD, "stop_sequences", "stop_sequences must be a list of texts");
+    if (read_stop(rq, v, f) == 0)
+        return 0;
+    snprintf(f->param, sizeof f->param, "stop_sequences");
+    return -1;
+}
+
 static int read_stop_ids(struct request *rq, const json_t *v, struct fault *f)
 {
     int64_t n;
@@ -369,9 +380,12 @@ enum where { /* TOKENS: /inference/v1/generate; SAMPLING: its sampling_params */
              CHAT = 2,
              TOKENS = 4,
              SAMPLING = 8,
+             RESPONSES = 16,
+             MESSAGES = 32,
              BOTH = COMPLETION | CHAT,
-             EVERY = BOTH | TOKENS,
-             SAMPLES = BOTH | SAMPLING
+             EVERY = BOTH | TOKENS | RESPONSES | MESSAGES,
+             SAMPLES = BOTH | SAMPLING,
+             DRAWS = SAMPLES | RESPONSES | MESSAGES
 };
 struct field {
     const char *name;
@@ -390,44 +404,61 @@ static const struct field fields[] = {
     /* read by openai.c at the end: they need the other fields */
     { "prompt",                         F_IGNORED, COMPLETION },
     { "messages",                       F_IGNORED, CHAT },
-    { "chat_template_kwargs",           F_IGNORED, CHAT },
+    { "chat_template_kwargs",           F_IGNORED, CHAT | RESPONSES | MESSAGES },
     { "token_ids",                      F_IGNORED, TOKENS },
     { "sampling_params",                F_IGNORED, TOKENS },
+    /* read by doors/responses.c and doors/messages.c */
+    { "input",                          F_IGNORED, RESPONSES },
+    { "instructions",                   F_IGNORED, RESPONSES },
+    { "previous_response_id",           F_IGNORED, RESPONSES },
+    { "include",                        F_IGNORED, RESPONSES },
+    { "reasoning",                      F_IGNORED, RESPONSES },
+    { "text",                           F_IGNORED, RESPONSES },
+    { "truncation",                     F_IGNORED, RESPONSES },
+    { "messages",                       F_IGNORED, MESSAGES },
+    { "system",                         F_IGNORED, MESSAGES },
+    { "thinking",                       F_IGNORED, MESSAGES },
+    { "output_config",                  F_IGNORED, MESSAGES },
+    { "metadata",                       F_IGNORED, MESSAGES },
+    { "max_output_tokens",              F_INT,     RESPONSES,  AT(max_completion_tokens), 1, 1e9 },
+    { "max_tokens",                     F_INT,     MESSAGES,   AT(max_tokens), 1, 1e9 },
+    { "store",                          F_BOOL,    RESPONSES,  AT(store) },
+    { "stop_sequences",                 F_SPECIAL, MESSAGES,   .read = read_stop_sequences },
     { "max_completion_tokens",          F_INT,     CHAT,       AT(max_completion_tokens), 0, 1e9 },
     { "max_tokens",                     F_INT,     SAMPLES,    AT(max_tokens), 0, 1e9 },
-    { "temperature",                    F_FLOAT,   SAMPLES,    AT(sampling.temperature), 0, 1e6 },
-    { "top_p",                          F_FLOAT,   SAMPLES,    AT(sampling.top_p), 1e-9, 1 },
-    { "min_p",                          F_FLOAT,   SAMPLES,    AT(sampling.min_p), 0, 1 },
-    { "top_k",                          F_SPECIAL, SAMPLES,    .read = read_top_k },
+    { "temperature",                    F_FLOAT,   DRAWS,      AT(sampling.temperature), 0, 1e6 },
+    { "top_p",                          F_FLOAT,   DRAWS,      AT(sampling.top_p), 1e-9, 1 },
+    { "min_p",                          F_FLOAT,   DRAWS,      AT(sampling.min_p), 0, 1 },
+    { "top_k",                          F_SPECIAL, DRAWS,      .read = read_top_k },
     { "n",                              F_INT,     SAMPLES,    AT(n), 1, 128 },
     { "best_of",                        F_INT,     COMPLETION, AT(best_of), 1, 128 },
-    { "seed",                           F_SPECIAL, SAMPLES,    .read = read_seed },
-    { "presence_penalty",               F_FLOAT,   SAMPLES,    AT(sampling.presence), -2, 2 },
-    { "frequency_penalty",              F_FLOAT,   SAMPLES,    AT(sampling.frequency), -2, 2 },
-    { "repetition_penalty",             F_FLOAT,   SAMPLES,    AT(sampling.repetition), 1e-3, 1e3 },
-    { "logit_bias",                     F_SPECIAL, SAMPLES,    .read = read_logit_bias },
-    { "min_tokens",                     F_INT,     SAMPLES,    AT(sampling.min_tokens), 0, 1e9 },
-    { "allowed_token_ids",              F_SPECIAL, SAMPLES,    .read = read_allowed },
-    { "bad_words",                      F_SPECIAL, SAMPLES,    .read = read_bad_words },
+    { "seed",                           F_SPECIAL, DRAWS,      .read = read_seed },
+    { "presence_penalty",               F_FLOAT,   DRAWS,      AT(sampling.presence), -2, 2 },
+    { "frequency_penalty",              F_FLOAT,   DRAWS,      AT(sampling.frequency), -2, 2 },
+    { "repetition_penalty",             F_FLOAT,   DRAWS,      AT(sampling.repetition), 1e-3, 1e3 },
+    { "logit_bias",                     F_SPECIAL, DRAWS,      .read = read_logit_bias },
+    { "min_tokens",                     F_INT,     DRAWS,      AT(sampling.min_tokens), 0, 1e9 },
+    { "allowed_token_ids",              F_SPECIAL, DRAWS,      .read = read_allowed },
+    { "bad_words",                      F_SPECIAL, DRAWS,      .read = read_bad_words },
     { "logprob_token_ids",              F_SPECIAL, SAMPLES,    .read = read_watch },
     { "prompt_logprobs",                F_INT,     SAMPLES,    AT(prompt_logprobs), 0, LOGPROBS_MAX },
     { "logprobs",                       F_INT,     COMPLETION | SAMPLING, AT(logprobs), 0, LOGPROBS_MAX },
     { "logprobs",                       F_BOOL,    CHAT,       AT(want_logprobs) },
-    { "top_logprobs",                   F_INT,     CHAT,       AT(top_logprobs), 0, LOGPROBS_MAX },
+    { "top_logprobs",                   F_INT,     CHAT | RESPONSES, AT(top_logprobs), 0, LOGPROBS_MAX },
     { "add_generation_prompt",          F_BOOL,    CHAT,       AT(add_generation) },
     { "continue_final_message",         F_BOOL,    CHAT,       AT(continue_final) },
-    { "tools",                          F_IGNORED, CHAT }, /* chat_tools.c */
-    { "tool_choice",                    F_IGNORED, CHAT },
-    { "parallel_tool_calls",            F_BOOL,    CHAT,       AT(parallel_tools) },
+    { "tools",                          F_IGNORED, CHAT | RESPONSES | MESSAGES }, /* chat_tools.c */
+    { "tool_choice",                    F_IGNORED, CHAT | RESPONSES | MESSAGES },
+    { "parallel_tool_calls",            F_BOOL,    CHAT | RESPONSES, AT(parallel_tools) },
     { "separate_reasoning",             F_BOOL,    CHAT,       AT(separate_reasoning) },
     { "echo",                           F_BOOL,    COMPLETION, AT(echo) },
     { "echo",                           F_BOOL,    CHAT,       AT(echo_message) },
     { "stream",                         F_BOOL,    EVERY,      AT(stream) },
-    { "stream_options",                 F_SPECIAL, EVERY,      .read = read_stream_options },
+    { "stream_options",                 F_SPECIAL, BOTH | TOKENS | RESPONSES,      .read = read_stream_options },
     { "stop",                           F_SPECIAL, SAMPLES,    .read = read_stop },
-    { "stop_token_ids",                 F_SPECIAL, SAMPLES,    .read = read_stop_ids },
+    { "stop_token_ids",                 F_SPECIAL, DRAWS,      .read = read_stop_ids },
     { "include_stop_str_in_output",     F_BOOL,    BOTH,       AT(include_stop) },
-    { "ignore_eos",                     F_BOOL,    SAMPLES,    AT(ignore_eos) },
+    { "ignore_eos",                     F_BOOL,    DRAWS,      AT(ignore_eos) },
     { "add_special_tokens",             F_BOOL,    BOTH,       AT(add_special) },
     { "skip_special_tokens",            F_BOOL,    SAMPLES,    AT(skip_special) },
     { "return_tokens_as_token_ids",     F_BOOL,    BOTH,       AT(tokens_as_ids) },
@@ -438,20 +469,31 @@ static const struct field fields[] = {
     { "cache_salt",                     F_SPECIAL, EVERY,      .read = read_salt },
     { "response_format",                F_SPECIAL, BOTH,       .read = read_response_format },
     /* about the caller, not about the answer */
-    { "user",                           F_IGNORED, BOTH },
-    { "metadata",                       F_IGNORED, BOTH },
+    { "user",                           F_IGNORED, BOTH | RESPONSES },
+    { "metadata",                       F_IGNORED, BOTH | RESPONSES },
     { "store",                          F_IGNORED, BOTH },
     { "request_id",                     F_SPECIAL, EVERY,      .read = read_request_id },
-    { "service_tier",                   F_IGNORED, BOTH },
-    { "safety_identifier",              F_IGNORED, BOTH },
-    { "prompt_cache_key",               F_IGNORED, BOTH },
-    { "prompt_cache_retention",         F_IGNORED, BOTH },
+    { "service_tier",                   F_IGNORED, BOTH | RESPONSES | MESSAGES },
+    { "safety_identifier",              F_IGNORED, BOTH | RESPONSES },
+    { "prompt_cache_key",               F_IGNORED, BOTH | RESPONSES },
+    { "prompt_cache_retention",         F_IGNORED, BOTH | RESPONSES },
+    { "client_metadata",                F_IGNORED, RESPONSES },
+    /* beginnings are cached without being asked; there are no tools that the server calls */
+    { "cache_control",                  F_IGNORED, MESSAGES },
+    { "max_tool_calls",                 F_IGNORED, RESPONSES },
     /* official, and harmless where they have no effect */
     { "reasoning_effort",               F_SPECIAL, CHAT,       .read = read_effort },
     { "verbosity",                      F_SPECIAL, CHAT,       .read = read_verbosity },
     { "modalities",                     F_SPECIAL, CHAT,       .read = read_modalities },
     /* known to clients, not built: only with the value that changes nothing */
     { "functions",                      F_NEUTRAL, CHAT,       .min = NAN },
+    { "background",                     F_NEUTRAL, RESPONSES,  .min = NAN },
+    { "conversation",                   F_NEUTRAL, RESPONSES,  .min = NAN },
+    { "prompt",                         F_NEUTRAL, RESPONSES,  .min = NAN },
+    { "context_management",             F_NEUTRAL, RESPONSES | MESSAGES, .min = NAN },
+    { "moderation",                     F_NEUTRAL, RESPONSES,  .min = NAN },
+    { "container",                      F_NEUTRAL, MESSAGES,   .min = NAN },
+    { "mcp_servers",                    F_NEUTRAL, MESSAGES,   .min = NAN },
     { "suffix",                         F_NEUTRAL, COMPLETION, .min = NAN },
     { "length_penalty",                 F_NEUTRAL, BOTH,       .min = 1 },
     { "use_beam_search",                F_NEUTRAL, COMPLETION, .min = NAN },
@@ -542,7 +584,16 @@ static int read_field(struct request *rq, unsigned where, const char *name, cons
 
 int openai_read_field(struct request *rq, const char *name, const json_t *v, struct fault *f)
 {
-    return read_field(rq, rq->tokens_only ? TOKENS : rq->chat ? CHAT : COMPLETION, name, v, f);
+    static const unsigned where[ENDPOINTS] = {
+        [ENDPOINT_COMPLETION] = COMPLETION, [ENDPOINT_CHAT] = CHAT,         [ENDPOINT_GENERATE] = TOKENS,
+        [ENDPOINT_RESPONSES] = RESPONSES,   [ENDPOINT_MESSAGES] = MESSAGES, [ENDPOINT_COUNT] = MESSAGES
+    };
+    return read_field(rq, where[rq->endpoint], name, v, f);
+}
+
+int openai_read_chat_field(struct request *rq, const char *name, const json_t *v, struct fault *f)
+{
+    return read_field(rq, CHAT, name, v, f);
 }
 
 int openai_read_sampling(struct request *rq, const json_t *params, struct fault *f)

@@ -60,8 +60,13 @@ void request_set_name(struct request *rq, const char *name)
 {
     if (name != rq->name)
         snprintf(rq->name, sizeof rq->name, "%s", name);
-    const char *prefix = rq->tokens_only ? "" : rq->chat ? "chatcmpl-" : "cmpl-";
-    snprintf(rq->id, sizeof rq->id, "%s%s", prefix, rq->name);
+    static const char *const prefix[] = { [ENDPOINT_COMPLETION] = "cmpl-",
+                                          [ENDPOINT_CHAT] = "chatcmpl-",
+                                          [ENDPOINT_GENERATE] = "",
+                                          [ENDPOINT_RESPONSES] = "resp_",
+                                          [ENDPOINT_MESSAGES] = "msg_",
+                                          [ENDPOINT_COUNT] = "" };
+    snprintf(rq->id, sizeof rq->id, "%s%s", prefix[rq->endpoint], rq->name);
 }
 
 /* ---- open and close ---- */
@@ -75,6 +80,7 @@ struct request *request_new(const struct service *sv)
     rq->sv = sv;
     rq->begin_s = clock_s();
     rq->max_tokens = ANSWER_DEFAULT;
+    rq->key = -1;
     rq->n = 1;
     rq->max_completion_tokens = rq->top_logprobs = -1;
     rq->add_generation = 1;
@@ -92,6 +98,8 @@ static void choice_free(struct choice *c)
     free(c->logprob);
     free(c->top);
     free(c->rank);
+    free(c->ends);
+    free(c->items.item);
     tokenizer_stream_close(c->stream);
     json_out_free(&c->text);
     tool_parser_close(c->parts.parser);
@@ -112,6 +120,8 @@ void request_release(struct request *rq)
         free(rq->stop[i]);
     free(rq->stop);
     free(rq->salt);
+    free(rq->about);
+    free(rq->history);
     free(rq->stop_ids);
     free(rq->watch);
     free(rq->sampling.bias);
@@ -158,7 +168,8 @@ int choice_reserve(struct choice *c, int64_t n)
     if (grow(&c->ids, cap, sizeof *c->ids) < 0 ||
         (tops >= 0 && grow(&c->logprob, cap, sizeof *c->logprob) < 0) ||
         (tops > 0 && grow(&c->top, cap * tops, sizeof *c->top) < 0) ||
-        (c->rq->prompt_logprobs >= 0 && grow(&c->rank, cap, sizeof *c->rank) < 0))
+        (c->rq->prompt_logprobs >= 0 && grow(&c->rank, cap, sizeof *c->rank) < 0) ||
+        (c->rq->in_items && grow(&c->ends, cap, sizeof *c->ends) < 0))
         return -1;
     c->cap = cap;
     return 0;
@@ -363,6 +374,8 @@ int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_
     stopped = add_text(c, end && !c->rq->include_stop ? -1 : id, end || full, f);
     if (stopped < 0)
         return -1;
+    if (c->ends)
+        c->ends[c->n_ids - 1] = c->text.n;
     c->finish = end || stopped ? FINISH_STOP : full ? FINISH_LENGTH : FINISH_NONE;
     if (end && !stopped)
         c->stop_id = id;
@@ -386,11 +399,13 @@ size_t choice_safe_text(const struct choice *c)
 
 /* ---- state ---- */
 
-/* f NULL: no fault, so the first token is there. */
-static void change(struct request *rq, const struct fault *f, int done)
+/* f NULL: no fault, so the first token is there. tail: the last bytes of the events, or NULL. */
+static void change(struct request *rq, const struct fault *f, int done, const struct json_out *tail)
 {
     pthread_mutex_lock(&rq->lock);
     if (!rq->done) {
+        if (tail && tail->n)
+            json_out_bytes(&rq->events, tail->p, tail->n);
         if (f)
             rq->fault = *f;
         rq->started |= !f;
@@ -401,6 +416,7 @@ static void change(struct request *rq, const struct fault *f, int done)
     pthread_mutex_unlock(&rq->lock);
 }
 
-void request_begin(struct request *rq) { change(rq, NULL, 0); }
-void request_finish(struct request *rq) { change(rq, NULL, 1); }
-void request_fail(struct request *rq, const struct fault *f) { change(rq, f, 1); }
+void request_begin(struct request *rq) { change(rq, NULL, 0, NULL); }
+void request_finish(struct request *rq) { change(rq, NULL, 1, NULL); }
+void request_finish_stream(struct request *rq, const struct json_out *tail) { change(rq, NULL, 1, tail); }
+void request_fail(struct request *rq, const struct fault *f) { change(rq, f, 1, NULL); }

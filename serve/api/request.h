@@ -41,6 +41,35 @@ struct answer_parts {
         arguments; /* sent: bytes, calls that were begun, bytes of the last one */
 };
 
+/* Output items of /v1/responses, content blocks of /v1/messages (answer_items.h), and what the events of their
+ * stream have described. */
+enum item_kind { ITEM_REASONING, ITEM_TEXT, ITEM_CALL };
+struct answer_item {
+    enum item_kind kind;
+    size_t from; /* byte of the reasoning or the content; or the number of the call */
+    size_t raw;  /* bytes of the choice's text when it began */
+};
+struct answer_items {
+    struct answer_item *item; /* [n] */
+    size_t n, cap;
+    size_t reasoning, content, calls; /* seen: bytes, calls */
+    int begun;                        /* the stream's first events were written */
+    size_t at;                        /* items whose end was written */
+    int open;                         /* the beginning of item `at` was written, */
+    size_t sent;                      /* and so many bytes of it */
+};
+
+/* Where a request came in. */
+enum endpoint {
+    ENDPOINT_COMPLETION, /* /v1/completions */
+    ENDPOINT_CHAT,       /* /v1/chat/completions */
+    ENDPOINT_GENERATE,   /* /inference/v1/generate */
+    ENDPOINT_RESPONSES,  /* /v1/responses */
+    ENDPOINT_MESSAGES,   /* /v1/messages */
+    ENDPOINT_COUNT,      /* /v1/messages/count_tokens */
+    ENDPOINTS
+};
+
 enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED, TOOLS_NAMED };
 
 enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH };
@@ -73,6 +102,8 @@ struct choice {     /* one answer to one prompt */
     int role_sent;    /* a chat's first event */
     int end_sent;     /* the event with its end */
     struct answer_parts parts;
+    struct answer_items items;
+    size_t *ends; /* [cap] bytes of text with token i; only with rq->in_items */
 
     enum finish finish;
     int queued;            /* the scheduler has it */
@@ -93,6 +124,10 @@ struct request {
     int64_t logprobs, prompt_logprobs; /* -1: none */
     int64_t tops; /* top entries for which every row has a place: the most of choice_tops(); -1: none */
     int64_t max_completion_tokens, top_logprobs; /* of a chat; -1: not given */
+    enum endpoint endpoint;
+    int in_items; /* its answer is a list of items or blocks: /v1/responses, /v1/messages */
+    int store;    /* the answer is kept for previous_response_id */
+    int key;      /* of the client, by which kept answers are told apart; -1: none */
     int chat, want_logprobs, add_generation, continue_final;
     int tokens_only; /* ids in and ids out: the answer has no text (/inference/v1/generate) */
     int max_tokens_given, seed_given;
@@ -111,6 +146,8 @@ struct request {
     char **stop, *salt; /* owned; salt: of the prefix cache, or NULL */
     int32_t *stop_ids;
     int32_t *watch; /* [n_watch] logprob_token_ids: the top entries of generated tokens are theirs */
+    char *about;    /* /v1/responses: members of the answer that the request decides, as JSON; or NULL */
+    char *history;  /* the same, to be kept: the list of all input items, as JSON; or NULL */
     json_t *tools;  /* of a chat, or NULL */
     struct tool_set *tool_set; /* the same */
     struct prompt *prompt;
@@ -123,12 +160,14 @@ struct request {
     int64_t n_generated; /* tokens, when it is done */
     int cancel_sent;     /* the replica knows that it is cancelled */
     int prompt_ids_sent; /* an event of a chat had them */
+    int64_t n_events;    /* that are numbered: written so far */
     struct request *next;
 
     /* guarded by lock: */
     pthread_mutex_t lock;
     struct json_out events; /* of a stream, not yet sent */
     struct json_out answer; /* the whole answer, when a replica in another process wrote it */
+    int kept;               /* the answer was kept, or need not be */
     int started, done;      /* the first token is there; nothing more will come */
     struct fault fault;     /* status not 0: it failed */
     void *http;             /* the HTTP side's own */
@@ -168,9 +207,11 @@ int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_
 size_t choice_safe_text(const struct choice *c);
 
 /* Change the state, unless it is done already, and call wake: the first token is there, so a stream may
- * answer 200; the answer is complete; the request has failed. Any thread, without the lock. */
+ * answer 200; the answer is complete; the same, with the last bytes of a stream's events; the request has
+ * failed. Any thread, without the lock. */
 void request_begin(struct request *rq);
 void request_finish(struct request *rq);
+void request_finish_stream(struct request *rq, const struct json_out *tail);
 void request_fail(struct request *rq, const struct fault *f);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/test_hooks.h"
-#include "serve/api/openai.h"
+#include "serve/api/front.h"
 #include "serve/engine/draft.h"
 #include "serve/engine/logit_processors.h"
 #include "serve/engine/scripted.h"
@@ -154,13 +154,14 @@ static void push_event(struct choice *c)
 {
     struct request *rq = c->rq;
     pthread_mutex_lock(&rq->lock);
-    openai_event(&rq->events, c, choice_safe_text(c));
+    front_event(&rq->events, c, choice_safe_text(c));
     pthread_mutex_unlock(&rq->lock);
 }
 
 void outputs_end_request(struct request *rq)
 {
     struct fault none = { .status = 500, .text = "no memory for the answer" };
+    struct json_out tail = { 0 };
 
     for (int i = 0; i < rq->n_choices; i++)
         rq->n_generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
@@ -168,17 +169,14 @@ void outputs_end_request(struct request *rq)
         for (int i = 0; i < rq->n_choices && !rq->n_open; i++)
             if (!rq->choice[i].end_sent) /* a choice that needed no step */
                 push_event(&rq->choice[i]);
-        pthread_mutex_lock(&rq->lock);
-        if (rq->include_usage)
-            openai_usage_event(&rq->events, rq);
-        json_out_text(&rq->events, "data: [DONE]\n\n");
-        pthread_mutex_unlock(&rq->lock);
+        front_end(&tail, rq);
     }
 
-    if (rq->events.failed)
+    if (rq->events.failed || tail.failed)
         request_fail(rq, &none);
     else
-        request_finish(rq);
+        request_finish_stream(rq, &tail);
+    json_out_free(&tail);
 }
 
 /* Counts a generated token in the metrics. */

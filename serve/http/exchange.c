@@ -70,9 +70,10 @@ static enum MHD_Result continue_completion(struct exchange *x)
         return queue_fault(x, &rq->fault, NULL);
     if (rq->stream)
         return queue_events(x);
-    if (rq->answer.n || rq->answer.failed) /* written by the replica's process */
+    front_keep(rq);
+    if (rq->answer.n || rq->answer.failed) /* written by the replica's process, or to be kept */
         return queue_body(x, 200, &rq->answer, NULL, NULL);
-    openai_answer(&o, rq);
+    front_answer(&o, rq);
     return queue_body(x, 200, &o, NULL, NULL);
 }
 

@@ -16,7 +16,7 @@
 #include "serve/http/connections.h"
 #include "serve/http/request_head.h"
 #include "serve/http/http_server.h"
-#include "serve/api/openai.h"
+#include "serve/api/front.h"
 #include "serve/http/worker.h"
 
 #define BODY_MAX ((size_t)64 << 20)
@@ -81,6 +81,7 @@ struct route {
     unsigned flags;
     enum MHD_Result (*answer)(struct exchange *x); /* answers at once; or NULL, and */
     void (*work)(struct exchange *x);              /* reads the body: sets answer, rq or fault; any thread */
+    enum endpoint endpoint;                        /* in whose form errors are */
 };
 /* routes.c: the route of a path, or NULL. */
 const struct route *route_find(const char *path);

@@ -100,7 +100,7 @@ enum MHD_Result queue_static(struct exchange *x, const char *p, size_t n, const 
 enum MHD_Result queue_fault(struct exchange *x, const struct fault *f, const char *allow)
 {
     struct json_out o = { 0 };
-    openai_error(&o, f);
+    front_error(&o, x->route ? x->route->endpoint : ENDPOINT_COMPLETION, f);
     return queue_body(x, f->status, &o, NULL, allow);
 }
 
@@ -117,10 +117,10 @@ static ssize_t read_events(void *arg, uint64_t pos, char *buf, size_t max)
     pthread_mutex_lock(&rq->lock);
     if (x->taken == rq->events.n && rq->done && rq->fault.status && !x->error_sent) {
         x->error_sent = 1;
-        json_out_text(&rq->events, "data: ");
-        openai_error(&rq->events, &rq->fault);
-        json_out_text(&rq->events, "\n\ndata: [DONE]\n\n");
+        front_stream_error(&rq->events, rq, &rq->fault);
     }
+    if (rq->done || rq->answer.n) /* before the end is sent: the client may go on at once */
+        front_keep(rq);
 
     if (x->taken < rq->events.n) {
         n = (ssize_t)(rq->events.n - x->taken < max ? rq->events.n - x->taken : max);

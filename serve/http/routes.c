@@ -6,6 +6,8 @@
 #include "serve/http/assets.h"
 #include "serve/http/exchange.h"
 #include "serve/api/tokens.h"
+#include "serve/doors/messages.h"
+#include "serve/doors/responses.h"
 #include "serve/engine/kv.h"
 
 /* ---- answers at once ---- */
@@ -62,6 +64,18 @@ static enum MHD_Result answer_model(struct exchange *x)
     return queue_body(x, 200, &o, NULL, NULL);
 }
 
+/* GET and DELETE of a response that is kept. */
+static enum MHD_Result answer_response(struct exchange *x)
+{
+    const char *id = strstr(x->path, "/responses/") + strlen("/responses/");
+    struct json_out o = { 0 };
+    struct fault f;
+    int deletes = !strcmp(x->method, "DELETE"),
+        rc = deletes ? responses_delete(x->h->sv, x->key, id, &o, &f)
+                     : responses_read(x->h->sv, x->key, id, &o, &f);
+    return rc < 0 ? queue_fault(x, &f, NULL) : queue_body(x, 200, &o, NULL, NULL);
+}
+
 static enum MHD_Result answer_metrics(struct exchange *x)
 {
     static const struct metrics none;
@@ -107,7 +121,7 @@ static const char *body_of(const struct exchange *x) { return x->body.p ? x->bod
 static void complete(struct exchange *x, enum endpoint endpoint)
 {
     struct request *rq;
-    if (openai_parse(x->h->sv, endpoint, body_of(x), x->body.n, &rq, &x->fault) < 0)
+    if (openai_parse_of(x->h->sv, endpoint, x->key, body_of(x), x->body.n, &rq, &x->fault) < 0)
         return;
     if (x->id[0]) /* the header takes precedence over the field, as in vLLM */
         request_set_name(rq, x->id);
@@ -117,6 +131,12 @@ static void complete(struct exchange *x, enum endpoint endpoint)
 static void work_completion(struct exchange *x) { complete(x, ENDPOINT_COMPLETION); }
 static void work_chat(struct exchange *x) { complete(x, ENDPOINT_CHAT); }
 static void work_generate(struct exchange *x) { complete(x, ENDPOINT_GENERATE); }
+static void work_responses(struct exchange *x) { complete(x, ENDPOINT_RESPONSES); }
+static void work_messages(struct exchange *x) { complete(x, ENDPOINT_MESSAGES); }
+static void work_count(struct exchange *x)
+{
+    messages_count(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault);
+}
 static void work_tokenize(struct exchange *x)
 {
     tokens_encode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault);
@@ -144,6 +164,12 @@ static const struct route routes[] = {
     { "/v1/models/", READ, ROUTE_PREFIX, answer_model, NULL },
     { "/v1/completions", "POST", ROUTE_WHILE_LOADING, NULL, work_completion },
     { "/v1/chat/completions", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_chat },
+    { "/v1/responses", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_responses },
+    { "/v1/responses/", READ ", DELETE", ROUTE_PREFIX, answer_response, NULL },
+    { "/v1/messages", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_messages,
+      ENDPOINT_MESSAGES },
+    { "/v1/messages/count_tokens", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_count,
+      ENDPOINT_COUNT },
     { "/inference/v1/generate", "POST", ROUTE_WHILE_LOADING, NULL, work_generate },
     { "/tokenize", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_tokenize },
     { "/detokenize", "POST", ROUTE_WHILE_LOADING, NULL, work_detokenize },

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "serve/replicas/request_wire.h"
 #include "serve/replicas/link.h"
-#include "serve/api/openai.h"
+#include "serve/api/front.h"
 #include "serve/replicas/socket_frames.h"
 
 #define WAIT_MS 100   /* the thread looks for answered commands and sends metrics at least that often */
@@ -124,21 +124,20 @@ static int send_changes(struct link_back *b, struct remote *r)
 
     pthread_mutex_lock(&rq->lock);
     int done = rq->done;
-    if (rq->events.n)
-        frames_put(&b->frames, FRAME_EVENTS, 0, r->id, rq->events.p, rq->events.n);
-    rq->events.n = 0;
     f = rq->fault;
-    pthread_mutex_unlock(&rq->lock);
-
-    if (done && !f.status && !rq->stream) {
+    if (done && !f.status && (!rq->stream || rq->store)) {
         struct json_out o = { 0 };
-        openai_answer(&o, rq);
+        front_answer(&o, rq);
         if (o.failed)
             fault_set(&f, 500, NULL, "no memory for the answer");
         else
             frames_put(&b->frames, FRAME_ANSWER, 0, r->id, o.p, o.n);
         json_out_free(&o);
     }
+    if (rq->events.n) /* behind the answer: their end tells the client that it is kept */
+        frames_put(&b->frames, FRAME_EVENTS, (uint32_t)rq->n_events, r->id, rq->events.p, rq->events.n);
+    rq->events.n = 0;
+    pthread_mutex_unlock(&rq->lock);
 
     if (done)
         send_done(b, r->id, (uint32_t)rq->n_generated, &f);

@@ -78,6 +78,7 @@ static void take(void *arg, const struct frame_head *h, const char *p)
     } else if (!rq) {
         return; /* a request that has ended here already */
     } else if (h->kind == FRAME_EVENTS) {
+        rq->n_events = h->what;
         add_bytes(rq, &rq->events, p, h->n);
         request_begin(rq);
     } else if (h->kind == FRAME_ANSWER) {

@@ -27,6 +27,7 @@ void request_wire_write(struct json_out *o, const struct request *rq)
                sizeof *rq->sampling.allowed * (size_t)rq->sampling.n_allowed);
     write_text(o, (const char *)rq->sampling.bad, sizeof *rq->sampling.bad * (size_t)rq->sampling.n_bad);
     write_text(o, rq->salt, rq->salt ? strlen(rq->salt) : 0);
+    write_text(o, rq->about, rq->about ? strlen(rq->about) : 0);
     char *tools = rq->tools ? json_dumps(rq->tools, JSON_COMPACT) : NULL;
     write_text(o, tools, tools ? strlen(tools) : 0);
     free(tools);
@@ -98,6 +99,7 @@ static void take_lists(struct bytes *b, struct request *rq)
     rq->sampling.allowed = take_list(b, sizeof *rq->sampling.allowed, rq->sampling.n_allowed);
     rq->sampling.bad = take_list(b, sizeof *rq->sampling.bad, rq->sampling.n_bad);
     rq->salt = take_text(b, &n);
+    rq->about = take_text(b, &n);
     char *tools = take_text(b, &n);
     rq->tools = tools ? json_loadb(tools, n, 0, NULL) : NULL;
     b->bad |= tools && !rq->tools;
