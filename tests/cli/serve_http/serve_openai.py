@@ -26,6 +26,20 @@ claim("a chat", chat.choices[0].message.role == "assistant" and len(chat.choices
 deltas = list(c.chat.completions.create(stream=True, **HI))
 claim("its stream joins to it",
       "".join(d.choices[0].delta.content or "" for d in deltas) == chat.choices[0].message.content)
+ASK = dict(model="m", temperature=0, max_output_tokens=12, input="line 1", extra_body={"ignore_eos": True})
+r = c.responses.create(include=["message.output_text.logprobs"], top_logprobs=2, **ASK)
+part = r.output[0].content[0]
+claim("a response has the chat's text and log-probs", r.output_text == chat.choices[0].message.content
+      and [x.logprob for x in part.logprobs] == [x.logprob for x in chat.choices[0].logprobs.content]
+      and r.status == "incomplete" and r.usage.output_tokens == 12, r)
+with c.responses.stream(**ASK) as events:
+    told = list(events)
+kinds, final = [e.type for e in told], told[-1].response
+claim("its stream joins to it", final.output_text == r.output_text and kinds[0] == "response.created"
+      and kinds[-1] == "response.incomplete", kinds)
+claim("it is kept", c.responses.retrieve(r.id).output_text == r.output_text)
+claim("and gone on with", c.responses.create(previous_response_id=r.id, **ASK).usage.input_tokens > r.usage.input_tokens)
+c.responses.delete(r.id)
 with c.chat.completions.create(stream=True, **dict(HI, max_tokens=400)) as left:
     next(iter(left))
 claim("a stream may be left", True)
@@ -48,6 +62,9 @@ refused(openai.NotFoundError, "another model",
         lambda: c.completions.create(prompt="a", **dict(GREEDY, model="other")))
 refused(openai.BadRequestError, "an unknown field",
         lambda: c.completions.create(prompt="a", **dict(GREEDY, extra_body={"no_such": 1})))
+refused(openai.NotFoundError, "a response that is gone", lambda: c.responses.retrieve(r.id))
+refused(openai.NotFoundError, "going on behind it", lambda: c.responses.create(previous_response_id=r.id, **ASK))
+refused(openai.BadRequestError, "a hosted tool", lambda: c.responses.create(tools=[{"type": "web_search"}], **ASK))
 refused(openai.BadRequestError, "a prompt that is too long",
         lambda: c.completions.create(prompt=[5] * 100000, **GREEDY))
 rc, err = s.stop()
