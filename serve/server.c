@@ -15,7 +15,7 @@
 #include "serve/weights/weights.h"
 #include "text/template.h"
 
-#define SYNC_MS 20  /* while weights are read: how soon a rank's failure reaches the others */
+#define SYNC_MS 20 /* while weights are read: how soon a rank's failure reaches the others */
 #define RESPONSES_KEPT 4096
 #define GRACE_S 2.0 /* for sending the last answers, within the 10 s that an end may take */
 

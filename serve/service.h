@@ -34,7 +34,6 @@ struct service {
     /* of new answers: contract version, dtype and weights_digest, or ""; used by the engine's thread only */
     char fingerprint[64];
     struct metrics *metrics;   /* NULL: nothing is counted */
-    struct response_store *responses; /* the last ones of /v1/responses; NULL: none is kept */
     struct template *chat;     /* NULL: this model has no chat template */
     char *chat_template;       /* its text */
     json_t *chat_tokens;       /* its variables bos_token and the like */
@@ -42,9 +41,11 @@ struct service {
     struct tool_habits habits; /* what it expects of the calls in a conversation's history */
     int prefix_cache;          /* prompts may be found in cached pages */
     int drafts;                /* tokens that are guessed ahead of an answer, at most */
-    const char *kv_dtype;      /* of keys and values; NULL: not known yet */
-    double request_timeout_s;  /* from the request to its last token; 0: no limit */
-    int lenient;               /* unknown and unsupported fields are ignored */
+    /* the last ones of /v1/responses; NULL: none is kept */
+    struct response_store *responses;
+    const char *kv_dtype;     /* of keys and values; NULL: not known yet */
+    double request_timeout_s; /* from the request to its last token; 0: no limit */
+    int lenient;              /* unknown and unsupported fields are ignored */
 };
 
 /* Why a request cannot be served, as the client reads it. */

@@ -23,17 +23,41 @@ static void add_item(struct choice *c, enum item_kind kind, size_t from, struct 
         x->item = more;
         x->cap = cap;
     }
-    x->item[x->n++] = (struct answer_item){ kind, from, c->parts.fed };
+    /* what is between a text and a call belongs to the call */
+    size_t raw = kind == ITEM_TEXT || !x->n ? c->parts.fed : x->grown + 1;
+    x->item[x->n++] = (struct answer_item){ .kind = kind, .from = from, .raw = raw };
 }
 
-/* The text of this kind has n bytes now, had *seen. It goes on in the last item if that is of its kind. */
-static void note_text(struct choice *c, enum item_kind kind, size_t *seen, size_t n, struct json_out *o)
+/* The text of this kind, n bytes at p, had *seen of them. It goes on in the last item if that is of its kind; else
+ * a new one begins, without the line end that the parser puts between two. */
+static void note_text(struct choice *c, enum item_kind kind, size_t *seen, const char *p, size_t n,
+                      struct json_out *o)
 {
     struct answer_items *x = &c->items;
 
-    if (n > *seen && (!x->n || x->item[x->n - 1].kind != kind))
+    if (n > *seen && (!x->n || x->item[x->n - 1].kind != kind)) {
         add_item(c, kind, *seen, o);
+        if (!o->failed && *seen)
+            x->item[x->n - 1].skip = p[*seen] == '\n';
+    }
+    if (n > *seen)
+        x->grown = c->parts.fed;
     *seen = n;
+}
+
+static void note_calls(struct choice *c, const struct tool_text *t, struct json_out *o)
+{
+    struct answer_items *x = &c->items;
+
+    for (; x->calls < t->n_calls; x->calls++) {
+        add_item(c, ITEM_CALL, x->calls, o);
+        x->grown = c->parts.fed;
+        x->arguments = 0;
+    }
+    if (x->calls && t->call[x->calls - 1].arguments.n > x->arguments) {
+        x->arguments = t->call[x->calls - 1].arguments.n;
+        x->grown = c->parts.fed;
+    }
 }
 
 void items_note(struct choice *c, struct json_out *o)
@@ -42,12 +66,11 @@ void items_note(struct choice *c, struct json_out *o)
     struct answer_items *x = &c->items;
 
     if (t) {
-        note_text(c, ITEM_REASONING, &x->reasoning, t->reasoning.n, o);
-        note_text(c, ITEM_TEXT, &x->content, t->content.n, o);
-        for (; x->calls < t->n_calls; x->calls++)
-            add_item(c, ITEM_CALL, x->calls, o);
+        note_text(c, ITEM_REASONING, &x->reasoning, t->reasoning.p, t->reasoning.n, o);
+        note_text(c, ITEM_TEXT, &x->content, t->content.p, t->content.n, o);
+        note_calls(c, t, o);
     } else {
-        note_text(c, ITEM_TEXT, &x->content, c->parts.fed, o);
+        note_text(c, ITEM_TEXT, &x->content, c->text.p, c->parts.fed, o);
     }
     if (c->parts.finished && !x->n)
         add_item(c, ITEM_TEXT, 0, o);
@@ -63,16 +86,14 @@ struct item_text item_text(const struct choice *c, size_t i)
         const struct buf *b = &t->call[item->from].arguments;
         return (struct item_text){ b->p ? b->p : "", b->n };
     }
-    const char *p = !t                             ? c->text.p
-                    : item->kind == ITEM_REASONING ? t->reasoning.p
-                                                   : t->content.p;
-    size_t end = item->kind == ITEM_REASONING ? x->reasoning : x->content;
+    const char *p = !t ? c->text.p : item->kind == ITEM_REASONING ? t->reasoning.p : t->content.p;
+    size_t begin = item->from + item->skip, end = item->kind == ITEM_REASONING ? x->reasoning : x->content;
     for (size_t k = i + 1; k < x->n; k++)
         if (x->item[k].kind == item->kind) {
             end = x->item[k].from;
             break;
         }
-    return (struct item_text){ p ? p + item->from : "", end - item->from };
+    return (struct item_text){ p ? p + begin : "", end - begin };
 }
 
 struct item_text item_name(const struct choice *c, size_t i)
@@ -81,10 +102,7 @@ struct item_text item_name(const struct choice *c, size_t i)
     return (struct item_text){ b->p ? b->p : "", b->n };
 }
 
-int item_is_whole(const struct choice *c, size_t i)
-{
-    return i + 1 < c->items.n || c->finish != FINISH_NONE;
-}
+int item_is_whole(const struct choice *c, size_t i) { return i + 1 < c->items.n || c->finish != FINISH_NONE; }
 
 /* The first generated token whose text reaches byte `raw`. */
 static int64_t token_at(const struct choice *c, size_t raw)
@@ -104,7 +122,9 @@ void item_tokens(const struct choice *c, size_t i, int64_t *first, int64_t *last
 {
     const struct answer_items *x = &c->items;
     *first = i ? token_at(c, x->item[i].raw) : c->prompt->n;
-    *last = i + 1 < x->n ? token_at(c, x->item[i + 1].raw) : c->n_ids;
+    *last = i + 1 < x->n        ? token_at(c, x->item[i + 1].raw)
+            : c->parts.finished ? c->n_ids
+                                : token_at(c, x->grown + 1);
 }
 
 int64_t items_count_tokens(const struct choice *c, enum item_kind kind)

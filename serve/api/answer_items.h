@@ -22,8 +22,8 @@ struct item_text item_text(const struct choice *c, size_t i);
 struct item_text item_name(const struct choice *c, size_t i);
 /* Is item i complete? */
 int item_is_whole(const struct choice *c, size_t i);
-/* Tokens [*first, *last) of c->ids that item i consists of, tags and end tokens included: every generated token
- * is in one item. */
+/* Tokens [*first, *last) of c->ids that item i consists of, as far as that is certain. Every generated token is in
+ * one item: tags are in the reasoning or the call that they enclose, end tokens in the last item. */
 void item_tokens(const struct choice *c, size_t i, int64_t *first, int64_t *last);
 /* Generated tokens in all items of the kind. */
 int64_t items_count_tokens(const struct choice *c, enum item_kind kind);

@@ -17,8 +17,14 @@ struct front {
     void (*stream_error)(struct json_out *o, struct request *rq, const struct fault *f);
     void (*error)(struct json_out *o, const struct fault *f);
 };
-#define OPENAI { openai_answer, openai_event, openai_end, openai_error_of, openai_error }
-#define ANTHROPIC { messages_answer, messages_event, messages_end, messages_stream_error, messages_error }
+#define OPENAI \
+    { \
+        openai_answer, openai_event, openai_end, openai_error_of, openai_error \
+    }
+#define ANTHROPIC \
+    { \
+        messages_answer, messages_event, messages_end, messages_stream_error, messages_error \
+    }
 static const struct front fronts[ENDPOINTS] = {
     [ENDPOINT_COMPLETION] = OPENAI,
     [ENDPOINT_CHAT] = OPENAI,

@@ -116,10 +116,11 @@ static int check_message_length(const struct request *rq, const struct prompt *p
     if (p->n >= ctx)
         return fault_set_context(f, ctx, "messages", "prompt is too long: %lld tokens > %lld maximum",
                                  (long long)p->n, (long long)ctx - 1);
-    return fault_set_context(f, ctx, "max_tokens",
-                             "input length and `max_tokens` exceed context limit: %lld + %lld > %lld, decrease "
-                             "input length or `max_tokens` and try again",
-                             (long long)p->n, (long long)rq->max_tokens, (long long)ctx);
+    return fault_set_context(
+        f, ctx, "max_tokens",
+        "input length and `max_tokens` exceed context limit: %lld + %lld > %lld, decrease "
+        "input length or `max_tokens` and try again",
+        (long long)p->n, (long long)rq->max_tokens, (long long)ctx);
 }
 
 /* Does the prompt fit into the context, with its answer? what: its name in messages. */
@@ -141,10 +142,10 @@ static int check_length(const struct request *rq, const struct prompt *p, const 
                                  what, (long long)p->n);
     const char *field = rq->endpoint == ENDPOINT_RESPONSES ? "max_output_tokens" : "max_tokens";
     if (p->n + rq->max_tokens > ctx && rq->max_tokens_given)
-        return fault_set_context(
-            f, ctx, field, "%s %lld and %lld tokens of %s are %lld together: ask for at most %lld", field,
-            (long long)rq->max_tokens, (long long)p->n, what, (long long)(p->n + rq->max_tokens),
-            (long long)(ctx - p->n));
+        return fault_set_context(f, ctx, field,
+                                 "%s %lld and %lld tokens of %s are %lld together: ask for at most %lld",
+                                 field, (long long)rq->max_tokens, (long long)p->n, what,
+                                 (long long)(p->n + rq->max_tokens), (long long)(ctx - p->n));
     return 0;
 }
 

@@ -27,30 +27,31 @@ static int read_model(struct request *rq, const json_t *v, struct fault *f)
     return 0;
 }
 
-static int add_stop(struct request *rq, const json_t *v, struct fault *f)
+/* name: of the field. */
+static int add_stop(struct request *rq, const json_t *v, const char *name, struct fault *f)
 {
     if (!json_is_string(v) || !json_string_length(v))
-        return fault_set(f, BAD, "stop", "stop must be a text that is not empty, or a list of such");
+        return fault_set(f, BAD, name, "%s must be a text that is not empty, or a list of such", name);
     if (json_string_length(v) > STOP_BYTES_MAX)
-        return fault_set(f, BAD, "stop", "stop has a string of %zu bytes, at most %d are taken",
+        return fault_set(f, BAD, name, "%s has a string of %zu bytes, at most %d are taken", name,
                          json_string_length(v), STOP_BYTES_MAX);
     rq->stop[rq->n_stop] = strdup(json_string_value(v));
-    return rq->stop[rq->n_stop++] ? 0 : fault_set(f, 500, "stop", "no memory for the stop strings");
+    return rq->stop[rq->n_stop++] ? 0 : fault_set(f, 500, name, "no memory for the stop strings");
 }
 
-static int read_stop(struct request *rq, const json_t *v, struct fault *f)
+static int read_stops(struct request *rq, const json_t *v, const char *name, struct fault *f)
 {
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     if (n > STOPS_MAX)
-        return fault_set(f, BAD, "stop", "stop has %zu strings, at most %d are taken", n, STOPS_MAX);
+        return fault_set(f, BAD, name, "%s has %zu strings, at most %d are taken", name, n, STOPS_MAX);
     rq->stop = calloc(n + 1, sizeof *rq->stop);
     if (!rq->stop)
-        return fault_set(f, 500, "stop", "no memory for the stop strings");
+        return fault_set(f, 500, name, "no memory for the stop strings");
     for (size_t i = 0; i < n; i++)
-        if (add_stop(rq, json_is_array(v) ? json_array_get(v, i) : v, f) < 0)
+        if (add_stop(rq, json_is_array(v) ? json_array_get(v, i) : v, name, f) < 0)
             return -1;
     if (n && !rq->sv->tok)
-        return fault_set(f, BAD, "stop",
+        return fault_set(f, BAD, name,
                          "this model has no tokenizer, so its answers have no text that could be searched: "
                          "use stop_token_ids");
     return 0;
@@ -79,15 +80,16 @@ int openai_read_ids(const struct service *sv, const json_t *v, const char *what,
     return 0;
 }
 
+static int read_stop(struct request *rq, const json_t *v, struct fault *f)
+{
+    return read_stops(rq, v, "stop", f);
+}
+
 /* Anthropic's name of it. */
 static int read_stop_sequences(struct request *rq, const json_t *v, struct fault *f)
 {
-    if (!json_is_array(v))
-        return fault_set(f, BAD, "stop_sequences", "stop_sequences must be a list of texts");
-    if (read_stop(rq, v, f) == 0)
-        return 0;
-    snprintf(f->param, sizeof f->param, "stop_sequences");
-    return -1;
+    return json_is_array(v) ? read_stops(rq, v, "stop_sequences", f)
+                            : fault_set(f, BAD, "stop_sequences", "stop_sequences must be a list of texts");
 }
 
 static int read_stop_ids(struct request *rq, const json_t *v, struct fault *f)
@@ -455,7 +457,7 @@ static const struct field fields[] = {
     { "echo",                           F_BOOL,    CHAT,       AT(echo_message) },
     { "stream",                         F_BOOL,    EVERY,      AT(stream) },
     { "stream_options",                 F_SPECIAL, BOTH | TOKENS | RESPONSES,      .read = read_stream_options },
-    { "stop",                           F_SPECIAL, SAMPLES,    .read = read_stop },
+    { "stop",                           F_SPECIAL, SAMPLES | RESPONSES, .read = read_stop },
     { "stop_token_ids",                 F_SPECIAL, DRAWS,      .read = read_stop_ids },
     { "include_stop_str_in_output",     F_BOOL,    BOTH,       AT(include_stop) },
     { "ignore_eos",                     F_BOOL,    DRAWS,      AT(ignore_eos) },

@@ -60,12 +60,10 @@ void request_set_name(struct request *rq, const char *name)
 {
     if (name != rq->name)
         snprintf(rq->name, sizeof rq->name, "%s", name);
-    static const char *const prefix[] = { [ENDPOINT_COMPLETION] = "cmpl-",
-                                          [ENDPOINT_CHAT] = "chatcmpl-",
-                                          [ENDPOINT_GENERATE] = "",
-                                          [ENDPOINT_RESPONSES] = "resp_",
-                                          [ENDPOINT_MESSAGES] = "msg_",
-                                          [ENDPOINT_COUNT] = "" };
+    static const char *const prefix[] = {
+        [ENDPOINT_COMPLETION] = "cmpl-", [ENDPOINT_CHAT] = "chatcmpl-", [ENDPOINT_GENERATE] = "",
+        [ENDPOINT_RESPONSES] = "resp_",  [ENDPOINT_MESSAGES] = "msg_",  [ENDPOINT_COUNT] = ""
+    };
     snprintf(rq->id, sizeof rq->id, "%s%s", prefix[rq->endpoint], rq->name);
 }
 

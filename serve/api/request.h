@@ -47,16 +47,18 @@ enum item_kind { ITEM_REASONING, ITEM_TEXT, ITEM_CALL };
 struct answer_item {
     enum item_kind kind;
     size_t from; /* byte of the reasoning or the content; or the number of the call */
-    size_t raw;  /* bytes of the choice's text when it began */
+    size_t skip; /* bytes from there that only separate it from the text before */
+    size_t raw;  /* its first token reaches this many bytes of the choice's text */
 };
 struct answer_items {
     struct answer_item *item; /* [n] */
     size_t n, cap;
-    size_t reasoning, content, calls; /* seen: bytes, calls */
-    int begun;                        /* the stream's first events were written */
-    size_t at;                        /* items whose end was written */
-    int open;                         /* the beginning of item `at` was written, */
-    size_t sent;                      /* and so many bytes of it */
+    size_t reasoning, content, calls, arguments; /* seen: bytes, calls, bytes of the last one */
+    size_t grown; /* bytes of the choice's text when the last item last got longer */
+    int begun;    /* the stream's first events were written */
+    size_t at;    /* items whose end was written */
+    int open;     /* the beginning of item `at` was written, */
+    size_t sent;  /* and so many bytes of it */
 };
 
 /* Where a request came in. */

@@ -33,8 +33,9 @@ int door_members(const struct door *d, const json_t *v, const char *const *known
         while (known[i] && strcmp(known[i], key))
             i++;
         if (!known[i] && !json_is_null(x) && !d->sv->lenient)
-            return door_fault(
-                d, "%s.%.60s is not known here: leave it out, or start the server with --lenient", what, key);
+            return door_fault(d,
+                              "%s.%.60s is not known here: leave it out, or start the server with --lenient",
+                              what, key);
     }
     return 0;
 }
@@ -131,11 +132,11 @@ json_t *door_message(struct door *d, const char *role, json_t *content)
 json_t *door_assistant(struct door *d, const char *not_with, const char *nor_with)
 {
     json_t *last = json_array_get(d->messages, json_array_size(d->messages) - 1), *v;
-    const char *role = json_string_value(json_object_get(last, "role")), *not[] = { not_with, nor_with };
+    const char *role = json_string_value(json_object_get(last, "role")), *not [] = { not_with, nor_with };
     int fits = role && !strcmp(role, "assistant");
 
     for (int i = 0; i < 2 && fits; i++) {
-        v = not[i] ? json_object_get(last, not[i]) : NULL;
+        v = not [i] ? json_object_get(last, not [i]) : NULL;
         fits = !v || json_is_null(v);
     }
     return fits ? last : door_message(d, "assistant", NULL);

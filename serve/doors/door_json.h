@@ -10,8 +10,8 @@
 /* A conversation that grows. */
 struct door {
     const struct service *sv;
-    const char *param;  /* the field that it is read from */
-    json_t *messages;   /* of a chat */
+    const char *param; /* the field that it is read from */
+    json_t *messages;  /* of a chat */
     struct fault *f;
 };
 

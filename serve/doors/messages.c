@@ -47,9 +47,7 @@ static int take_thinking(struct blocks *b, const json_t *block, const char *what
     if (!json_is_string(text) || is_user(b))
         return door_fault(b->d, "%s must be a block of the assistant with a text `thinking`", what);
     json_t *m = door_assistant(b->d, "content", "tool_calls");
-    return !m                  ? -1
-           : json_string_length(text) ? door_set(b->d, m, "reasoning_content", json_incref(text))
-                                      : 0;
+    return !m ? -1 : json_string_length(text) ? door_set(b->d, m, "reasoning_content", json_incref(text)) : 0;
 }
 
 static int take_tool_use(struct blocks *b, const json_t *block, const char *what)
@@ -62,7 +60,8 @@ static int take_tool_use(struct blocks *b, const json_t *block, const char *what
     if (door_members(b->d, block, known, what) < 0)
         return -1;
     if (!id || !name || !json_is_object(input) || is_user(b))
-        return door_fault(b->d, "%s must be a block of the assistant with an id, a name and an object `input`",
+        return door_fault(b->d,
+                          "%s must be a block of the assistant with an id, a name and an object `input`",
                           what);
     char *text = json_dumps(input, JSON_COMPACT);
     json_t *arguments = text ? json_string(text) : NULL, *m = door_assistant(b->d, NULL, NULL);
@@ -74,7 +73,9 @@ static int take_tool_use(struct blocks *b, const json_t *block, const char *what
 
 static int take_tool_result(struct blocks *b, const json_t *block, const char *what)
 {
-    static const char *const known[] = { "type", "tool_use_id", "content", "is_error", "cache_control", NULL };
+    static const char *const known[] = {
+        "type", "tool_use_id", "content", "is_error", "cache_control", NULL
+    };
     const char *id = json_string_value(json_object_get(block, "tool_use_id"));
     const json_t *content = json_object_get(block, "content");
     char name[96];
@@ -240,16 +241,18 @@ static json_t *read_messages(struct request *rq, const json_t *body, struct faul
 
 static json_t *nested_tool(struct door *d, const json_t *tool, const char *what)
 {
-    static const char *const known[] = { "name", "description", "input_schema", "type", "strict",
-                                         "cache_control", "input_examples", "eager_input_streaming", NULL };
+    static const char *const known[] = { "name",   "description",   "input_schema",   "type",
+                                         "strict", "cache_control", "input_examples", "eager_input_streaming",
+                                         NULL };
     static const char *const same[] = { "name", "description", "strict" };
     const char *type = json_string_value(json_object_get(tool, "type"));
     json_t *schema = json_object_get(tool, "input_schema"), *fn = json_object();
 
-    if ((type && strcmp(type, "custom")) || door_members(d, tool, known, what) < 0 || !json_is_object(schema)) {
+    if ((type && strcmp(type, "custom")) || door_members(d, tool, known, what) < 0 ||
+        !json_is_object(schema)) {
         if (type && strcmp(type, "custom"))
-            door_fault(d, "%s.type '%.60s' is not supported here: only \"custom\", which the client calls", what,
-                       type);
+            door_fault(d, "%s.type '%.60s' is not supported here: only \"custom\", which the client calls",
+                       what, type);
         else if (!json_is_object(schema) && json_is_object(tool))
             door_fault(d, "%s.input_schema must be a JSON schema, an object", what);
         json_decref(fn);
@@ -339,8 +342,8 @@ static int take_thinking_field(struct door *d, const json_t *v, json_t *variable
 
 static int take_output_config(struct door *d, struct request *rq, const json_t *v, json_t *chat)
 {
-    static const char *const known[] = { "effort", "format", NULL },
-                            *const members[] = { "type", "schema", NULL };
+    static const char *const known[] = { "effort", "format", NULL }, *const members[] = { "type", "schema",
+                                                                                          NULL };
     json_t *effort = json_object_get(v, "effort"), *format = json_object_get(v, "format"), *nested;
 
     if (!v || json_is_null(v))
@@ -358,8 +361,8 @@ static int take_output_config(struct door *d, struct request *rq, const json_t *
         return -1;
     if (!json_is_object(json_object_get(format, "schema")))
         return door_fault(d, "output_config.format must be {\"type\":\"json_schema\",\"schema\":{…}}");
-    nested = json_pack("{s:s,s:{s:s,s:O,s:b}}", "type", "json_schema", "json_schema", "name", "answer", "schema",
-                       json_object_get(format, "schema"), "strict", 1);
+    nested = json_pack("{s:s,s:{s:s,s:O,s:b}}", "type", "json_schema", "json_schema", "name", "answer",
+                       "schema", json_object_get(format, "schema"), "strict", 1);
     return door_set(d, chat, "response_format", nested) < 0
                ? -1
                : openai_read_chat_field(rq, "response_format", nested, d->f);
@@ -372,18 +375,27 @@ static int take_metadata(struct door *d, const json_t *v)
     return !v || json_is_null(v) ? 0 : door_members(d, v, known, "metadata");
 }
 
-/* chat_template_kwargs, and what is set here besides. */
-static json_t *variables_of(const json_t *body)
+/* chat_template_kwargs, and what is set here besides; a new reference. */
+static json_t *variables_of(struct door *d, const json_t *body)
 {
-    json_t *own = json_object_get(body, "chat_template_kwargs");
-    return json_is_object(own) ? json_copy(own) : json_object();
+    json_t *own = json_object_get(body, "chat_template_kwargs"), *all;
+
+    if (own && !json_is_null(own) && !json_is_object(own)) {
+        d->param = "chat_template_kwargs";
+        door_fault(d, "chat_template_kwargs must be an object");
+        return NULL;
+    }
+    all = json_is_object(own) ? json_copy(own) : json_object();
+    if (!all)
+        door_no_memory(d);
+    return all;
 }
 
 json_t *messages_chat(struct request *rq, const json_t *body, struct fault *f)
 {
     struct door d = { .sv = rq->sv, .param = "messages", .f = f };
-    json_t *chat = json_object(), *messages = NULL, *variables = variables_of(body);
-    int rc = chat && variables ? 0 : door_no_memory(&d);
+    json_t *chat = json_object(), *messages = NULL, *variables = NULL;
+    int rc = !chat ? door_no_memory(&d) : (variables = variables_of(&d, body)) ? 0 : -1;
 
     if (rc >= 0 && rq->endpoint == ENDPOINT_MESSAGES && !rq->max_tokens_given)
         rc = fault_set(f, BAD, "max_tokens", "max_tokens is missing: the tokens of the answer, at most");

@@ -19,7 +19,7 @@ static void write_text(struct json_out *o, const char *before, struct item_text 
 /* The arguments of a call as an object; what is none (the answer was cut) is an empty one. */
 static void write_input(struct json_out *o, struct item_text arguments)
 {
-    json_t *j = json_loadb(arguments.p, arguments.n, 0, NULL);
+    json_t *j = json_loadb(arguments.p, arguments.n, JSON_ALLOW_NUL, NULL);
     char *text = json_is_object(j) ? json_dumps(j, JSON_COMPACT) : NULL;
     json_out_text(o, text ? text : "{}");
     free(text);
@@ -197,7 +197,7 @@ void messages_error(struct json_out *o, const struct fault *f)
     static const struct {
         int status;
         const char *type;
-    } types[] = { { 401, "authentication_error" }, { 403, "permission_error" },  { 404, "not_found_error" },
+    } types[] = { { 401, "authentication_error" }, { 403, "permission_error" }, { 404, "not_found_error" },
                   { 413, "request_too_large" },    { 429, "rate_limit_error" }, { 503, "overloaded_error" } };
     const char *name = f->status >= 500 ? "api_error" : "invalid_request_error";
 

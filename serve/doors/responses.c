@@ -16,8 +16,8 @@
 static int take_message(struct door *d, const json_t *item, const char *what)
 {
     static const char *const known[] = { "type", "role", "content", "id", "status", "phase", NULL },
-                            *const roles[] = { "user", "assistant", "system", "developer", NULL },
-                            *const types[] = { "input_text", "output_text", "text", NULL };
+                             *const roles[] = { "user", "assistant", "system", "developer", NULL },
+                             *const types[] = { "input_text", "output_text", "text", NULL };
     const char *role = json_string_value(json_object_get(item, "role"));
     char name[96];
     int i = 0;
@@ -45,9 +45,9 @@ static int take_message(struct door *d, const json_t *item, const char *what)
 
 static int take_reasoning(struct door *d, const json_t *item, const char *what)
 {
-    static const char *const known[] = { "type", "id", "summary", "content", "encrypted_content", "status",
-                                         NULL },
-                            *const types[] = { "reasoning_text", NULL };
+    static const char *const known[] = { "type",   "id", "summary", "content", "encrypted_content",
+                                         "status", NULL },
+                             *const types[] = { "reasoning_text", NULL };
     const json_t *content = json_object_get(item, "content");
     char name[96];
 
@@ -84,7 +84,7 @@ static int take_call(struct door *d, const json_t *item, const char *what)
 static int take_output(struct door *d, const json_t *item, const char *what)
 {
     static const char *const known[] = { "type", "id", "call_id", "output", "status", "name", NULL },
-                            *const types[] = { "input_text", NULL };
+                             *const types[] = { "input_text", NULL };
     const char *id = json_string_value(json_object_get(item, "call_id"));
     char name[96];
 
@@ -116,10 +116,11 @@ static int take_item(struct door *d, const json_t *item, const char *what)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && json_is_string(type); i++)
         if (!strcmp(json_string_value(type), kinds[i].type))
             return kinds[i].take(d, item, what);
-    return door_fault(d,
-                      "%s.type '%.60s' is not supported here: items are message, reasoning, function_call and "
-                      "function_call_output",
-                      what, json_is_string(type) ? json_string_value(type) : "");
+    return door_fault(
+        d,
+        "%s.type '%.60s' is not supported here: items are message, reasoning, function_call and "
+        "function_call_output",
+        what, json_is_string(type) ? json_string_value(type) : "");
 }
 
 static int take_items(struct door *d, const json_t *list, const char *what)
@@ -149,8 +150,9 @@ static int add_previous(const struct request *rq, const char *id, json_t *all, s
         snprintf(f->code, sizeof f->code, "previous_response_not_found");
         return -1;
     }
-    json_t *j = answer.failed ? NULL : json_loadb(answer.p, answer.n, 0, NULL),
-           *items = history.failed || !history.n ? NULL : json_loadb(history.p, history.n, 0, NULL);
+    json_t *j = answer.failed ? NULL : json_loadb(answer.p, answer.n, JSON_ALLOW_NUL, NULL),
+           *items = history.failed || !history.n ? NULL
+                                                 : json_loadb(history.p, history.n, JSON_ALLOW_NUL, NULL);
     rc = j && items && json_array_extend(all, items) == 0 &&
                  json_array_extend(all, json_object_get(j, "output")) == 0
              ? 0
@@ -170,9 +172,10 @@ static json_t *collect_items(const struct request *rq, const json_t *body, struc
     int rc = all ? 0 : fault_set(f, 500, "input", "no memory for the input");
 
     if (rc >= 0 && previous && !json_is_null(previous))
-        rc = json_is_string(previous) ? add_previous(rq, json_string_value(previous), all, f)
-                                      : fault_set(f, BAD, "previous_response_id",
-                                                  "previous_response_id must be a text: the id of a response");
+        rc = json_is_string(previous)
+                 ? add_previous(rq, json_string_value(previous), all, f)
+                 : fault_set(f, BAD, "previous_response_id",
+                             "previous_response_id must be a text: the id of a response");
     if (rc >= 0 && json_is_string(input)) {
         json_t *one = json_pack("{s:s,s:s,s:O}", "type", "message", "role", "user", "content", input);
         rc = json_array_append_new(all, one) < 0 ? fault_set(f, 500, "input", "no memory for the input") : 0;
@@ -260,8 +263,8 @@ static json_t *nested_tool(struct door *d, const json_t *tool, const char *what)
     const char *type = json_string_value(json_object_get(tool, "type"));
 
     if (!type || strcmp(type, "function")) {
-        door_fault(d, "%s.type '%.60s' is not supported here: only \"function\", which the client calls", what,
-                   type ? type : "");
+        door_fault(d, "%s.type '%.60s' is not supported here: only \"function\", which the client calls",
+                   what, type ? type : "");
         return NULL;
     }
     if (door_members(d, tool, known, what) < 0)
@@ -311,7 +314,7 @@ static int take_choice(struct door *d, json_t *choice, json_t *chat)
 
 /* ---- fields that are objects or lists ---- */
 
-static int take_reasoning_field(struct door *d, const json_t *v, json_t *chat)
+static int take_reasoning_field(struct door *d, struct request *rq, const json_t *v, json_t *chat)
 {
     static const char *const known[] = { "effort", "summary", "generate_summary", NULL };
     json_t *effort = json_object_get(v, "effort");
@@ -320,14 +323,17 @@ static int take_reasoning_field(struct door *d, const json_t *v, json_t *chat)
         return -1;
     if (!effort || json_is_null(effort))
         return 0;
-    return door_set(d, chat, "reasoning_effort", json_incref(effort));
+    return openai_read_chat_field(rq, "reasoning_effort", effort, d->f) < 0
+               ? -1
+               : door_set(d, chat, "reasoning_effort", json_incref(effort));
 }
 
 /* text.format, as response_format of a chat says it; chat gets it, too. */
 static int take_text(struct door *d, struct request *rq, const json_t *v, json_t *chat)
 {
-    static const char *const known[] = { "format", "verbosity", NULL },
-                            *const members[] = { "type", "name", "schema", "strict", "description", NULL };
+    static const char *const known[] = { "format", "verbosity", NULL }, *const members[] = {
+        "type", "name", "schema", "strict", "description", NULL
+    };
     json_t *format = json_object_get(v, "format"), *verbosity = json_object_get(v, "verbosity"), *nested;
     const char *type = json_string_value(json_object_get(format, "type"));
 
@@ -385,7 +391,7 @@ static int take_field(struct door *d, struct request *rq, const json_t *body, co
     if (!strcmp(name, "tool_choice"))
         return take_choice(d, v, chat);
     if (!strcmp(name, "reasoning"))
-        return take_reasoning_field(d, v, chat);
+        return take_reasoning_field(d, rq, v, chat);
     if (!strcmp(name, "text"))
         return take_text(d, rq, v, chat);
     if (!strcmp(name, "include"))
@@ -397,7 +403,9 @@ static int take_fields(struct request *rq, const json_t *body, json_t *chat, str
 {
     static const char *const names[] = { "tools", "tool_choice", "reasoning",
                                          "text",  "include",     "chat_template_kwargs" };
-    const char *truncation = json_string_value(json_object_get(body, "truncation"));
+    const json_t *truncation = json_object_get(body, "truncation"),
+                 *about = json_object_get(body, "metadata");
+    const char *word = json_is_string(truncation) ? json_string_value(truncation) : "";
     struct door d = { .sv = rq->sv, .f = f };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -406,9 +414,11 @@ static int take_fields(struct request *rq, const json_t *body, json_t *chat, str
     if (rq->top_logprobs > 0 && !rq->want_logprobs)
         return fault_set(f, BAD, "top_logprobs",
                          "top_logprobs go with include [\"message.output_text.logprobs\"] only");
-    if (truncation && strcmp(truncation, "disabled") && !rq->sv->lenient)
-        return fault_set(f, BAD, "truncation",
-                         "truncation '%.40s' is not supported here: only \"disabled\"", truncation);
+    if (truncation && !json_is_null(truncation) && strcmp(word, "disabled") && !rq->sv->lenient)
+        return fault_set(f, BAD, "truncation", "truncation '%.40s' is not supported here: only \"disabled\"",
+                         word);
+    if (about && !json_is_null(about) && !json_is_object(about))
+        return fault_set(f, BAD, "metadata", "metadata must be an object");
     return 0;
 }
 
@@ -444,7 +454,8 @@ static int note_request(struct request *rq, const json_t *body, const json_t *it
 
     tell(about, body, "instructions", json_null());
     json_object_set_new(about, "max_output_tokens",
-                        rq->max_completion_tokens < 0 ? json_null() : json_integer(rq->max_completion_tokens));
+                        rq->max_completion_tokens < 0 ? json_null()
+                                                      : json_integer(rq->max_completion_tokens));
     tell(about, body, "max_tool_calls", json_null());
     tell(about, body, "metadata", json_object());
     tell(about, body, "parallel_tool_calls", json_true());
@@ -466,7 +477,8 @@ static int note_request(struct request *rq, const json_t *body, const json_t *it
     if (rq->store)
         rq->history = dump(items, 0);
     json_decref(about);
-    return rq->about && (!rq->store || rq->history) ? 0 : fault_set(f, 500, "input", "no memory for the input");
+    return rq->about && (!rq->store || rq->history) ? 0
+                                                    : fault_set(f, 500, "input", "no memory for the input");
 }
 
 json_t *responses_chat(struct request *rq, const json_t *body, struct fault *f)

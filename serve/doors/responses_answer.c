@@ -25,9 +25,7 @@ static void write_text(struct json_out *o, const char *before, struct item_text 
 /* The id of item i, with its quotes. */
 static void write_item_id(struct json_out *o, const struct choice *c, size_t i)
 {
-    static const char *const prefix[] = {
-        [ITEM_REASONING] = "rs", [ITEM_TEXT] = "msg", [ITEM_CALL] = "fc"
-    };
+    static const char *const prefix[] = { [ITEM_REASONING] = "rs", [ITEM_TEXT] = "msg", [ITEM_CALL] = "fc" };
     json_out_fmt(o, "\"%s_%s_%zu\"", prefix[c->items.item[i].kind], c->rq->name, i);
 }
 
@@ -40,13 +38,13 @@ static void write_logprobs(struct json_out *o, const struct choice *c, int64_t f
     json_out_text(o, "]");
 }
 
-/* The content part of item i, with n bytes of its text. */
-static void write_part(struct json_out *o, const struct choice *c, size_t i, size_t n)
+/* The content part of item i as it begins (whole 0), or with what it has. */
+static void write_part(struct json_out *o, const struct choice *c, size_t i, int whole)
 {
     struct item_text t = item_text(c, i);
     int64_t first, last;
 
-    t.n = n;
+    t.n = whole ? t.n : 0;
     if (c->items.item[i].kind == ITEM_REASONING) {
         write_text(o, "{\"type\":\"reasoning_text\",\"text\":", t);
         json_out_text(o, "}");
@@ -55,7 +53,7 @@ static void write_part(struct json_out *o, const struct choice *c, size_t i, siz
     write_text(o, "{\"type\":\"output_text\",\"annotations\":[],\"text\":", t);
     json_out_text(o, ",\"logprobs\":");
     item_tokens(c, i, &first, &last);
-    write_logprobs(o, c, n ? first : last, last);
+    write_logprobs(o, c, whole ? first : last, last);
     json_out_text(o, "}");
 }
 
@@ -64,7 +62,6 @@ static void write_item(struct json_out *o, const struct choice *c, size_t i, int
 {
     const struct answer_item *item = &c->items.item[i];
     int cut = c->finish == FINISH_LENGTH && i + 1 == c->items.n;
-    size_t n = item_text(c, i).n;
     char id[CALL_ID_SIZE];
 
     json_out_text(o, "{\"id\":");
@@ -81,10 +78,11 @@ static void write_item(struct json_out *o, const struct choice *c, size_t i, int
         return;
     }
 
-    json_out_text(o, item->kind == ITEM_REASONING ? "\"type\":\"reasoning\",\"summary\":[],\"content\":["
-                                                  : "\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
+    json_out_text(o, item->kind == ITEM_REASONING
+                         ? "\"type\":\"reasoning\",\"summary\":[],\"content\":["
+                         : "\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
     if (whole)
-        write_part(o, c, i, n);
+        write_part(o, c, i, 1);
     json_out_text(o, "]}");
 }
 
@@ -95,12 +93,13 @@ static void write_usage(struct json_out *o, const struct request *rq)
     const struct choice *c = rq->choice;
     int64_t in = c->prompt->n, out = c->n_ids - in;
 
-    json_out_fmt(o,
-                 "{\"input_tokens\":%lld,\"input_tokens_details\":{\"cached_tokens\":%lld,\"cache_write_tokens\":"
-                 "0},\"output_tokens\":%lld,\"output_tokens_details\":{\"reasoning_tokens\":%lld},\"total_tokens\""
-                 ":%lld}",
-                 (long long)in, (long long)c->seq.n_cached, (long long)out,
-                 (long long)items_count_tokens(c, ITEM_REASONING), (long long)(in + out));
+    json_out_fmt(
+        o,
+        "{\"input_tokens\":%lld,\"input_tokens_details\":{\"cached_tokens\":%lld,\"cache_write_tokens\":"
+        "0},\"output_tokens\":%lld,\"output_tokens_details\":{\"reasoning_tokens\":%lld},\"total_tokens\""
+        ":%lld}",
+        (long long)in, (long long)c->seq.n_cached, (long long)out,
+        (long long)items_count_tokens(c, ITEM_REASONING), (long long)(in + out));
 }
 
 /* The response object. f: why it failed, or NULL. Its items and its usage only where it is at an end. */
@@ -109,10 +108,11 @@ static void write_response(struct json_out *o, const struct request *rq, enum st
 {
     int ended = status == COMPLETED || status == INCOMPLETE;
 
-    json_out_fmt(o,
-                 "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"background\":"
-                 "false,\"error\":",
-                 rq->id, (long long)rq->created, status_name[status]);
+    json_out_fmt(
+        o,
+        "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"background\":"
+        "false,\"error\":",
+        rq->id, (long long)rq->created, status_name[status]);
     if (f) {
         json_out_text(o, "{\"code\":\"server_error\",\"message\":");
         json_out_string(o, f->text);
@@ -178,7 +178,8 @@ static void write_response_event(struct json_out *o, struct request *rq, const c
     end(o);
 }
 
-static void write_item_event(struct json_out *o, const struct choice *c, const char *type, size_t i, int whole)
+static void write_item_event(struct json_out *o, const struct choice *c, const char *type, size_t i,
+                             int whole)
 {
     begin(o, c->rq, type);
     json_out_fmt(o, ",\"output_index\":%zu,\"item\":", i);
@@ -186,25 +187,25 @@ static void write_item_event(struct json_out *o, const struct choice *c, const c
     end(o);
 }
 
-static void write_part_event(struct json_out *o, const struct choice *c, const char *type, size_t i, size_t n)
+static void write_part_event(struct json_out *o, const struct choice *c, const char *type, size_t i,
+                             int whole)
 {
     if (c->items.item[i].kind == ITEM_CALL)
         return;
     begin_of_item(o, c, type, i);
     json_out_text(o, ",\"part\":");
-    write_part(o, c, i, n);
+    write_part(o, c, i, whole);
     end(o);
 }
 
 /* Names of the events about the text of an item: more of it, its end; the member that has all of it. */
 static const struct {
     const char *delta, *done, *member;
-} text_events[] = {
-    [ITEM_REASONING] = { "response.reasoning_text.delta", "response.reasoning_text.done", ",\"text\":" },
-    [ITEM_TEXT] = { "response.output_text.delta", "response.output_text.done", ",\"text\":" },
-    [ITEM_CALL] = { "response.function_call_arguments.delta", "response.function_call_arguments.done",
-                    ",\"arguments\":" }
-};
+} text_events[] = { [ITEM_REASONING] = { "response.reasoning_text.delta", "response.reasoning_text.done",
+                                         ",\"text\":" },
+                    [ITEM_TEXT] = { "response.output_text.delta", "response.output_text.done", ",\"text\":" },
+                    [ITEM_CALL] = { "response.function_call_arguments.delta",
+                                    "response.function_call_arguments.done", ",\"arguments\":" } };
 
 /* What is new in the text and the tokens of item i. */
 static void write_delta(struct json_out *o, struct choice *c, size_t i)
@@ -226,6 +227,7 @@ static void write_delta(struct json_out *o, struct choice *c, size_t i)
     }
     end(o);
     c->items.sent = t.n;
+    c->sent_ids = last;
 }
 
 static void write_done(struct json_out *o, const struct choice *c, size_t i)
@@ -244,7 +246,7 @@ static void write_done(struct json_out *o, const struct choice *c, size_t i)
         write_logprobs(o, c, first, last);
     }
     end(o);
-    write_part_event(o, c, "response.content_part.done", i, t.n);
+    write_part_event(o, c, "response.content_part.done", i, 1);
     write_item_event(o, c, "response.output_item.done", i, 1);
 }
 
@@ -272,8 +274,6 @@ void responses_event(struct json_out *o, struct choice *c, size_t text_end)
         x->open = 0;
     }
 
-    if (x->n) /* tokens before the first item are its own */
-        c->sent_ids = c->n_ids;
     c->sent = text_end;
     c->end_sent = c->finish != FINISH_NONE;
 }
@@ -282,8 +282,8 @@ void responses_end(struct json_out *o, struct request *rq)
 {
     enum status status = end_status(rq);
     if (rq->choice->end_sent)
-        write_response_event(o, rq, status == INCOMPLETE ? "response.incomplete" : "response.completed", status,
-                             NULL);
+        write_response_event(o, rq, status == INCOMPLETE ? "response.incomplete" : "response.completed",
+                             status, NULL);
 }
 
 void responses_stream_error(struct json_out *o, struct request *rq, const struct fault *f)

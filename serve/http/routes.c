@@ -70,9 +70,8 @@ static enum MHD_Result answer_response(struct exchange *x)
     const char *id = strstr(x->path, "/responses/") + strlen("/responses/");
     struct json_out o = { 0 };
     struct fault f;
-    int deletes = !strcmp(x->method, "DELETE"),
-        rc = deletes ? responses_delete(x->h->sv, x->key, id, &o, &f)
-                     : responses_read(x->h->sv, x->key, id, &o, &f);
+    int deletes = !strcmp(x->method, "DELETE"), rc = deletes ? responses_delete(x->h->sv, x->key, id, &o, &f)
+                                                             : responses_read(x->h->sv, x->key, id, &o, &f);
     return rc < 0 ? queue_fault(x, &f, NULL) : queue_body(x, 200, &o, NULL, NULL);
 }
 

@@ -1,4 +1,4 @@
-"""serve_doors.py MODEL TMP - /v1/responses and /v1/messages over HTTP: the same answers and log-probs as
+"""serve_doors.py MODEL TMP LAYOUT... - /v1/responses and /v1/messages over HTTP: the same answers and log-probs as
 /v1/chat/completions of the same conversation, in every layout; items, events, kept responses, refusals. Answers with
 tools are written by the test (SHARDLINE_ANSWER)."""
 import http.client
@@ -7,7 +7,7 @@ import os
 import sys
 from serve_server import Server, claim, finish
 
-model, tmp = sys.argv[1:3]
+model, tmp, *layouts = sys.argv[1:]
 script = f"{tmp}/answer"
 TEMPLATE = ("{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}{% for m in messages %}<{{ m.role }}>"
             "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content or '' }}"
@@ -56,9 +56,8 @@ BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "line 1", "cache
           {"role": "user", "content": [{"type": "text", "text": "line"}, {"type": "text", "text": "2?"}]}]
 DRAW = dict(seed=7, temperature=0.9, top_p=0.95, top_k=40, ignore_eos=True)
 first = None
-for args in ((), ("--tp", 2), ("--replicas", 2), ("--speculate", "ngram")):
-    s = Server(model, *args)
-    what = " ".join(map(str, args)) or "one rank"
+for what in layouts:
+    s = Server(model, *what.split())
     if not claim(f"{what}: it starts", s.port is not None, s.err):
         continue
     _, chat = post(s, "/v1/chat/completions", dict(messages=TALK, max_tokens=20, logprobs=True, top_logprobs=3, **DRAW))

@@ -5,6 +5,8 @@ import os
 import shutil
 import sys
 import anthropic
+import pydantic
+from anthropic.types import Message, RawMessageStreamEvent
 from serve_server import Server, claim, finish
 
 model, tmp = sys.argv[1:3]
@@ -81,6 +83,21 @@ again = c.messages.create(**dict(ASK, messages=HI["messages"] + [
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": m.content[-1].id, "content": "12:00"},
                                  {"type": "text", "text": "and?"}]}]))
 claim("its blocks can be sent back", again.stop_reason == "tool_use", again)
+
+
+def valid(kind, x):
+    try:
+        return pydantic.TypeAdapter(kind).validate_python(x) and ""
+    except pydantic.ValidationError as e:
+        return str(e)
+
+
+raw = json.loads(s.request("POST", "/v1/messages", ASK)[1])
+claim("a message is what the package's types say", not valid(Message, raw), valid(Message, raw))
+lines = s.request("POST", "/v1/messages", dict(ASK, stream=True))[1].decode().split("\n")
+wrong = [w for w in (valid(RawMessageStreamEvent, json.loads(x[6:])) for x in lines if x.startswith("data: ")
+                     and "ping" not in x) if w]
+claim("and so are its events", len(lines) > 20 and not wrong, wrong[:1])
 stop = c.messages.create(stop_sequences=["me"], **ASK)
 claim("a stop sequence is named", stop.stop_reason == "stop_sequence" and stop.stop_sequence == "me"
       and stop.content[-1].text == "Let ", stop)

@@ -13,7 +13,8 @@ from serve_server import Server, claim, finish, skip
 s = Server(sys.argv[1], "--tp", 1, "--ctx", 128)
 claim("it starts", s.port is not None, s.err)
 J = {"Content-Type": "application/json"}
-POSTS = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/tokenize", "/detokenize")
+POSTS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate",
+         "/tokenize", "/detokenize")
 
 
 def rss(peak=False):
@@ -27,8 +28,8 @@ def refused(what, path, body, status=400, part="", headers=J):
     got, data, _ = s.request("POST", path, body, headers)
     try:
         e = json.loads(data)["error"]
-        good = got == status and e["code"] in (status,
-                                               "context_length_exceeded") and e["message"] and part in data.decode()
+        coded = path == "/v1/messages" or e["code"] in (status, "context_length_exceeded")
+        good = got == status and coded and e["type"] and e["message"] and part in data.decode()
     except (ValueError, KeyError, TypeError):
         good = False
     claim(f"{path}: {what} is a {status} that says {part!r}", good, (got, data[:300]))
@@ -71,6 +72,8 @@ def resolve(schema):
 
 good = {"/v1/completions": {"prompt": "a", "max_tokens": 1},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+        "/v1/responses": {"input": "a", "max_output_tokens": 1},
+        "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
         "/inference/v1/generate": {"token_ids": [97], "sampling_params": {"max_tokens": 1}},
         "/tokenize": {"prompt": "a"}, "/detokenize": {"tokens": [97]}}
 # taken without effect, whatever they hold
@@ -92,6 +95,24 @@ for path in POSTS:
             named = got == 200 or (400 <= got < 500 and (field in data.decode() or field in free))
             claim(f"{path}: {field} = {json.dumps(value)[:40]} is taken, or refused by name", named,
                   (got, data[:300]))
+
+# ---- items and blocks ----
+for what, m, part in (("an item that is none", [7], "input[0] must be an object"),
+                      ("an item of no kind", [{"type": "x"}], "'x'"), ("an item of a wrong kind", [{"type": 1}], "type"),
+                      ("an item without a role", [{"content": "a"}], "input[0].role"),
+                      ("a part of another kind", [{"role": "user", "content": [{"type": "input_image"}]}],
+                       "input[0].content[0]"),
+                      ("an unknown member", [{"role": "user", "content": "a", "colour": 1}], "input[0].colour"),
+                      ("a call without a name", [{"type": "function_call", "call_id": "a", "arguments": "{}"}], "name"),
+                      ("an output of no call", [{"type": "function_call_output", "output": "a"}], "call_id"),
+                      ("no items", [], "input"), ("a million items", [{"role": "user", "content": "a"}] * 100000, "")):
+    refused(what, "/v1/responses", {"input": m}, part=part)
+for what, m, part in (("a block that is none", [7], "content[0]"), ("a block of no kind", [{"type": "x"}], "'x'"),
+                      ("a text that is none", [{"type": "text", "text": 1}], "content[0].text"),
+                      ("a call by the user", [{"type": "tool_use", "id": "a", "name": "b", "input": {}}], "assistant"),
+                      ("a result of no call", [{"type": "tool_result", "content": "a"}], "tool_use_id"),
+                      ("an unknown member", [{"type": "text", "text": "a", "colour": 1}], "content[0].colour")):
+    refused(what, "/v1/messages", {"messages": [{"role": "user", "content": m}], "max_tokens": 1}, part=part)
 
 # ---- conversations ----
 for what, m, part in (("messages that are none", 7, "messages"), ("no message", [], "messages"),

@@ -1,7 +1,10 @@
 """serve_openai.py MODEL TMP - the openai package's own view of the server: answers, streams, refusals,
 retries."""
+import json
 import sys
 import openai
+import pydantic
+from openai.types.responses import Response, ResponseStreamEvent
 from serve_server import Server, claim, finish, together
 
 s = Server(sys.argv[1], "--tp", 2)
@@ -37,6 +40,22 @@ with c.responses.stream(**ASK) as events:
 kinds, final = [e.type for e in told], told[-1].response
 claim("its stream joins to it", final.output_text == r.output_text and kinds[0] == "response.created"
       and kinds[-1] == "response.incomplete", kinds)
+
+
+def valid(kind, x):
+    try:
+        return pydantic.TypeAdapter(kind).validate_python(x) and ""
+    except pydantic.ValidationError as e:
+        return str(e)
+
+
+BODY = dict({k: v for k, v in ASK.items() if k != "extra_body"}, ignore_eos=True, tools=[{"type": "function", "name": "f",
+            "parameters": {}}], tool_choice="none", include=["message.output_text.logprobs"], top_logprobs=1)
+raw = json.loads(s.request("POST", "/v1/responses", BODY)[1])
+claim("a response is what the package's types say", not valid(Response, raw), valid(Response, raw))
+lines = s.request("POST", "/v1/responses", dict(BODY, stream=True))[1].decode().split("\n")
+wrong = [w for w in (valid(ResponseStreamEvent, json.loads(x[6:])) for x in lines if x.startswith("data: ")) if w]
+claim("and so are its events", len(lines) > 20 and not wrong, wrong[:1])
 claim("it is kept", c.responses.retrieve(r.id).output_text == r.output_text)
 claim("and gone on with", c.responses.create(previous_response_id=r.id, **ASK).usage.input_tokens > r.usage.input_tokens)
 c.responses.delete(r.id)
