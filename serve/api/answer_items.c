@@ -28,8 +28,8 @@ static void add_item(struct choice *c, enum item_kind kind, size_t from, struct 
     x->item[x->n++] = (struct answer_item){ .kind = kind, .from = from, .raw = raw };
 }
 
-/* The text of this kind, n bytes at p, had *seen of them. It goes on in the last item if that is of its kind; else
- * a new one begins, without the line end that the parser puts between two. */
+/* The text of this kind, n bytes at p, had *seen of them. It goes on in the last item if that is of its kind;
+ * else a new one begins, without the line end that the parser puts between two. */
 static void note_text(struct choice *c, enum item_kind kind, size_t *seen, const char *p, size_t n,
                       struct json_out *o)
 {

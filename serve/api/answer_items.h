@@ -1,5 +1,5 @@
-/* answer_items.h - an answer as a list of items: reasoning, text, calls, in the order in which the model wrote
- * them. What /v1/responses calls output items, and /v1/messages content blocks.
+/* answer_items.h - an answer as a list of items: reasoning, text, calls, in the order in which the model
+ * wrote them. What /v1/responses calls output items, and /v1/messages content blocks.
  *
  * The list is made of the text byte by byte, so that it is the same however the tokens and the events of a
  * stream cut the text. */
@@ -22,8 +22,8 @@ struct item_text item_text(const struct choice *c, size_t i);
 struct item_text item_name(const struct choice *c, size_t i);
 /* Is item i complete? */
 int item_is_whole(const struct choice *c, size_t i);
-/* Tokens [*first, *last) of c->ids that item i consists of, as far as that is certain. Every generated token is in
- * one item: tags are in the reasoning or the call that they enclose, end tokens in the last item. */
+/* Tokens [*first, *last) of c->ids that item i consists of, as far as that is certain. Every generated token
+ * is in one item: tags are in the reasoning or the call that they enclose, end tokens in the last item. */
 void item_tokens(const struct choice *c, size_t i, int64_t *first, int64_t *last);
 /* Generated tokens in all items of the kind. */
 int64_t items_count_tokens(const struct choice *c, enum item_kind kind);

@@ -15,8 +15,8 @@ void front_end(struct json_out *o, struct request *rq);
 void front_stream_error(struct json_out *o, struct request *rq, const struct fault *f);
 void front_error(struct json_out *o, enum endpoint endpoint, const struct fault *f);
 
-/* Keeps the answer of a request that is done, where it is to be kept: rq->answer has it then. The process that
- * speaks HTTP; once or more. */
+/* Keeps the answer of a request that is done, where it is to be kept: rq->answer has it then. The process
+ * that speaks HTTP; once or more. */
 void front_keep(struct request *rq);
 
 #endif

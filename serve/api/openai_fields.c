@@ -449,14 +449,15 @@ static const struct field fields[] = {
     { "top_logprobs",                   F_INT,     CHAT | RESPONSES, AT(top_logprobs), 0, LOGPROBS_MAX },
     { "add_generation_prompt",          F_BOOL,    CHAT,       AT(add_generation) },
     { "continue_final_message",         F_BOOL,    CHAT,       AT(continue_final) },
-    { "tools",                          F_IGNORED, CHAT | RESPONSES | MESSAGES }, /* chat_tools.c */
+    /* chat_tools.c */
+    { "tools",                          F_IGNORED, CHAT | RESPONSES | MESSAGES },
     { "tool_choice",                    F_IGNORED, CHAT | RESPONSES | MESSAGES },
     { "parallel_tool_calls",            F_BOOL,    CHAT | RESPONSES, AT(parallel_tools) },
     { "separate_reasoning",             F_BOOL,    CHAT,       AT(separate_reasoning) },
     { "echo",                           F_BOOL,    COMPLETION, AT(echo) },
     { "echo",                           F_BOOL,    CHAT,       AT(echo_message) },
     { "stream",                         F_BOOL,    EVERY,      AT(stream) },
-    { "stream_options",                 F_SPECIAL, BOTH | TOKENS | RESPONSES,      .read = read_stream_options },
+    { "stream_options",                 F_SPECIAL, BOTH | TOKENS | RESPONSES, .read = read_stream_options },
     { "stop",                           F_SPECIAL, SAMPLES | RESPONSES, .read = read_stop },
     { "stop_token_ids",                 F_SPECIAL, DRAWS,      .read = read_stop_ids },
     { "include_stop_str_in_output",     F_BOOL,    BOTH,       AT(include_stop) },

@@ -41,8 +41,8 @@ struct answer_parts {
         arguments; /* sent: bytes, calls that were begun, bytes of the last one */
 };
 
-/* Output items of /v1/responses, content blocks of /v1/messages (answer_items.h), and what the events of their
- * stream have described. */
+/* Output items of /v1/responses, content blocks of /v1/messages (answer_items.h), and what the events of
+ * their stream have described. */
 enum item_kind { ITEM_REASONING, ITEM_TEXT, ITEM_CALL };
 struct answer_item {
     enum item_kind kind;

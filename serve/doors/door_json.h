@@ -1,5 +1,5 @@
-/* door_json.h - private to serve/doors: requests of other forms become the body of a chat, as chat.c reads it.
- * Functions that return a pointer return NULL, functions that return int -1, after an error, with *f set. */
+/* door_json.h - private to serve/doors: requests of other forms become the body of a chat, as chat.c reads
+ * it. After an error a function returns NULL, or -1, and *f is set. */
 #ifndef SHARDLINE_SERVE_DOORS_DOOR_JSON_H
 #define SHARDLINE_SERVE_DOORS_DOOR_JSON_H
 
@@ -15,15 +15,15 @@ struct door {
     struct fault *f;
 };
 
-/* Is v an object, and every member of it known? known ends with NULL; null values and --lenient pass. what: its
- * name in messages, with an index. */
+/* Is v an object, and every member of it known? known ends with NULL; null values and --lenient pass. what:
+ * its name in messages, with an index. */
 int door_members(const struct door *d, const json_t *v, const char *const *known, const char *what);
 /* Sets the fault of what is not supported, or malformed; returns -1. */
 int door_fault(const struct door *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int door_no_memory(const struct door *d);
 
-/* A text, or the content of a chat's message: a list of parts {"type":"text","text":…}. v: a text, or a list of
- * objects whose type is one of types, which end with NULL, and whose text is in the member `text`. A new
+/* A text, or the content of a chat's message: a list of parts {"type":"text","text":…}. v: a text, or a list
+ * of objects whose type is one of types, which end with NULL, and whose text is in the member `text`. A new
  * reference. */
 json_t *door_content(const struct door *d, const json_t *v, const char *const *types, const char *what);
 /* The text of such a content: its parts, a line each. A new reference. */

@@ -1,8 +1,8 @@
-/* response_store.h - the last responses of /v1/responses, in the memory of the process that speaks HTTP, so that
- * a conversation can go on with previous_response_id.
+/* response_store.h - the last responses of /v1/responses, in the memory of the process that speaks HTTP, so
+ * that a conversation can go on with previous_response_id.
  *
- * Each key sees its own only. Beyond the limits the key that holds most loses the one that it has not used for
- * longest. Any thread. */
+ * Each key sees its own only. Beyond the limits the key that holds most loses the one that it has not used
+ * for longest. Any thread. */
 #ifndef SHARDLINE_SERVE_DOORS_RESPONSE_STORE_H
 #define SHARDLINE_SERVE_DOORS_RESPONSE_STORE_H
 
@@ -15,8 +15,8 @@ struct response_store;
 struct response_store *response_store_open(int64_t n, int64_t bytes);
 void response_store_close(struct response_store *s); /* NULL is allowed */
 
-/* Copies an answer and the list of items before it, both JSON. One of the same key and id is replaced. Where it
- * alone is too large, or there is no memory, it is not kept. s NULL: nothing is kept. */
+/* Copies an answer and the list of items before it, both JSON. One of the same key and id is replaced. Where
+ * it alone is too large, or there is no memory, it is not kept. s NULL: nothing is kept. */
 void response_store_put(struct response_store *s, int key, const char *id, const struct json_out *answer,
                         const char *history);
 /* Appends what was kept; history may be NULL. 1, or 0: there is none. */

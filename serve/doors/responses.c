@@ -200,9 +200,9 @@ static int is_instruction(const json_t *message)
     return role && (!strcmp(role, "system") || !strcmp(role, "developer"));
 }
 
-/* Templates have one place for what stands before a conversation: instructions, system and developer messages at
- * its beginning become one message. A later one of the developer is the system's where the template does not
- * know developers. */
+/* Templates have one place for what stands before a conversation: instructions, system and developer messages
+ * at its beginning become one message. A later one of the developer is the system's where the template does
+ * not know developers. */
 static int join_instructions(struct door *d)
 {
     json_t *all = d->messages, *m;

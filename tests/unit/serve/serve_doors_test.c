@@ -1,5 +1,5 @@
-/* serve_doors_test.c - /v1/responses and /v1/messages without a model: what becomes of their requests, items and
- * events of an answer that the test writes, kept responses. */
+/* serve_doors_test.c - /v1/responses and /v1/messages without a model: what becomes of their requests, items
+ * and events of an answer that the test writes, kept responses. */
 #include "serve/api/front.h"
 #include "serve/doors/messages.h"
 #include "serve/doors/response_store.h"
