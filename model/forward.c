@@ -115,7 +115,7 @@ int model_forward_head(struct model *m, struct weights *ws, int64_t n, struct fo
     rc = unit_forward(&p, &m->unit[unit], &b, NULL, e);
     if (rc >= 0 && !alone)
         rc = gather_logits(m, w, n, width, e);
-    *out = (struct head_out){ w->logits, m->stat, m->stat + m->max_rows };
+    *out = (struct head_out){ w->logits, m->stat, m->stat + m->max_rows, w->norm_out };
     ws->put(ws, unit);
     return rc < 0 ? rc : dev_check(m->dev, e);
 }

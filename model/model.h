@@ -291,6 +291,7 @@ void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, in
 struct head_out {
     const float *logits;
     const float *max, *sum;
+    const void *rows; /* dt [n_want][hidden]: the final hidden states, behind the last norm */
 };
 /* Runs the rows through all layers (keys and values go to their pages), and the wanted rows through the
  * head. Collective over tp. ERR_MEMORY, ERR_PEER. */

@@ -206,6 +206,7 @@ static int open_tables(struct server *s, struct err *e)
             "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own",
             lay.tp, s->loaded.cfg.grain);
     s->service.vocab = s->loaded.cfg.vocab;
+    s->service.hidden = s->loaded.cfg.hidden;
     s->service.lenient = s->o.lenient;
     s->service.request_timeout_s = s->o.request_timeout_s;
     s->service.created = (int64_t)time(NULL);

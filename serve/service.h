@@ -27,6 +27,7 @@ struct service {
     const char *model;     /* the name that requests may give */
     struct tokenizer *tok; /* NULL: this model takes token ids only */
     int64_t vocab;         /* token ids are below it */
+    int64_t hidden;        /* elements of a hidden state */
     int64_t ctx;           /* tokens of a prompt and its answer together, at most */
     int n_eos;             /* generation stops at each of eos[] */
     int32_t eos[SERVICE_EOS_MAX];

@@ -1,6 +1,7 @@
 /* front.c - see front.h. */
 #include "serve/api/front.h"
 
+#include "serve/doors/embeddings.h"
 #include "serve/doors/messages.h"
 #include "serve/doors/response_store.h"
 #include "serve/doors/responses.h"
@@ -33,6 +34,7 @@ static const struct front fronts[ENDPOINTS] = {
                              openai_error },
     [ENDPOINT_MESSAGES] = ANTHROPIC,
     [ENDPOINT_COUNT] = ANTHROPIC,
+    [ENDPOINT_EMBEDDINGS] = { embeddings_answer, NULL, NULL, openai_error_of, openai_error },
 };
 
 void front_answer(struct json_out *o, const struct request *rq) { fronts[rq->endpoint].answer(o, rq); }

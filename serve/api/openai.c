@@ -20,24 +20,31 @@
 
 /* ---- prompts ---- */
 
+/* The field that the prompts are in. */
+static const char *prompt_field(const struct request *rq)
+{
+    return rq->endpoint == ENDPOINT_EMBEDDINGS ? "input" : "prompt";
+}
+
 /* Encodes a text. what: the prompt's name in messages. */
 static int encode_prompt(struct request *rq, const json_t *v, const char *what, struct prompt *p,
                          struct fault *f)
 {
     const struct service *sv = rq->sv;
+    const char *name = prompt_field(rq);
 
     if (!sv->tok)
-        return fault_set(f, BAD, "prompt",
+        return fault_set(f, BAD, name,
                          "%s is a text, but this model has no tokenizer: send a list of token ids", what);
     p->n_text = json_string_length(v);
     p->text = malloc(p->n_text + 1);
     if (!p->text)
-        return fault_set(f, 500, "prompt", "no memory for a prompt of %zu bytes", p->n_text);
+        return fault_set(f, 500, name, "no memory for a prompt of %zu bytes", p->n_text);
     memcpy(p->text, json_string_value(v), p->n_text + 1);
     const struct work_limit limit = prompt_work_limit(sv, rq->begin_s);
     const struct prompt_text text = { .text = p->text,
                                       .n = p->n_text,
-                                      .param = "prompt",
+                                      .param = name,
                                       .what = what,
                                       .add_special = rq->add_special,
                                       .within_context = !rq->truncate,
@@ -47,7 +54,7 @@ static int encode_prompt(struct request *rq, const json_t *v, const char *what, 
     for (int64_t i = 0; i < p->n; i++)
         if (p->ids[i] < 0 || p->ids[i] >= sv->vocab)
             return fault_set(
-                f, BAD, "prompt",
+                f, BAD, name,
                 "%s: the tokenizer gives id %d, the model's vocabulary has %lld: they do not belong together",
                 what, p->ids[i], (long long)sv->vocab);
     return 0;
@@ -153,13 +160,13 @@ static int read_prompt(struct request *rq, const json_t *v, const char *what, st
 {
     struct prompt *p = &rq->prompt[rq->n_prompts++];
     if (json_is_string(v) ? encode_prompt(rq, v, what, p, f) < 0
-                          : read_prompt_ids(rq, v, "prompt", what, p, f) < 0) {
-        snprintf(f->param, sizeof f->param, "prompt");
+                          : read_prompt_ids(rq, v, prompt_field(rq), what, p, f) < 0) {
+        snprintf(f->param, sizeof f->param, "%s", prompt_field(rq));
         return -1;
     }
     truncate_prompt(rq, p);
     p->n_added = count_added(rq, p);
-    return check_length(rq, p, "prompt", what, f);
+    return check_length(rq, p, prompt_field(rq), what, f);
 }
 
 /* Reads string | [string] | [int] | [[int]]; a list may mix texts and lists of ids. */
@@ -167,27 +174,29 @@ static int read_prompts(struct request *rq, const json_t *v, struct fault *f)
 {
     int many = json_is_array(v) && json_array_size(v) && !json_is_integer(json_array_get(v, 0));
     size_t n = many ? json_array_size(v) : 1;
+    const char *name = prompt_field(rq);
 
     if (!v || json_is_null(v))
-        return fault_set(f, BAD, "prompt",
-                         "prompt is missing: a text, a list of token ids, or a list of those");
+        return fault_set(f, BAD, name, "%s is missing: a text, a list of token ids, or a list of those",
+                         name);
     if (!json_is_string(v) && !json_is_array(v))
-        return fault_set(f, BAD, "prompt", "prompt must be a text, a list of token ids, or a list of those");
+        return fault_set(f, BAD, name, "%s must be a text, a list of token ids, or a list of those", name);
     if (n * (size_t)rq->n > CHOICES_MAX)
-        return fault_set(f, BAD, "prompt",
-                         "%zu prompts with n %lld are %zu answers, at most %d in one request", n,
-                         (long long)rq->n, n * (size_t)rq->n, CHOICES_MAX);
+        return fault_set(f, BAD, name, "%zu prompts with n %lld are %zu answers, at most %d in one request",
+                         n, (long long)rq->n, n * (size_t)rq->n, CHOICES_MAX);
     rq->prompt = calloc(n, sizeof *rq->prompt);
     if (!rq->prompt)
-        return fault_set(f, 500, "prompt", "no memory for %zu prompts", n);
+        return fault_set(f, 500, name, "no memory for %zu prompts", n);
 
     for (size_t i = 0; i < n; i++) {
         const json_t *x = many ? json_array_get(v, i) : v;
-        char what[32] = "prompt";
+        char what[32];
         if (many)
-            snprintf(what, sizeof what, "prompt[%zu]", i);
+            snprintf(what, sizeof what, "%s[%zu]", name, i);
+        else
+            snprintf(what, sizeof what, "%s", name);
         if (!json_is_string(x) && !json_is_array(x))
-            return fault_set(f, BAD, "prompt", "%s must be a text or a list of token ids", what);
+            return fault_set(f, BAD, name, "%s must be a text or a list of token ids", what);
         if (read_prompt(rq, x, what, f) < 0)
             return -1;
     }
@@ -285,7 +294,7 @@ static int read_input(struct request *rq, const json_t *body, struct fault *f)
         return read_door(rq, body, f);
     if (rq->tokens_only)
         return read_generate(rq, body, f);
-    return rq->chat ? read_chat(rq, body, f) : read_prompts(rq, json_object_get(body, "prompt"), f);
+    return rq->chat ? read_chat(rq, body, f) : read_prompts(rq, json_object_get(body, prompt_field(rq)), f);
 }
 
 /* Lowers max_tokens to what fits beside the longest prompt, unless the client has set it. */
@@ -358,6 +367,9 @@ static int check_together(const struct request *rq, struct fault *f)
     if (rq->n_watch && rq->max_tokens == 0)
         return fault_set(f, BAD, "logprob_token_ids",
                          "logprob_token_ids are about generated tokens, and max_tokens is 0");
+    if (rq->dimensions > sv->hidden)
+        return fault_set(f, BAD, "dimensions", "dimensions is %lld, this model's vectors have %lld elements",
+                         (long long)rq->dimensions, (long long)sv->hidden);
     if (rq->best_of && rq->best_of != rq->n && !sv->lenient)
         return fault_set(f, BAD, "best_of",
                          "best_of is %lld, n is %lld: choosing among more answers is not supported here, "
@@ -399,12 +411,14 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
 static void begin_request(struct request *rq, enum endpoint endpoint)
 {
     rq->endpoint = endpoint;
-    rq->in_items = endpoint >= ENDPOINT_RESPONSES;
+    rq->in_items = endpoint >= ENDPOINT_RESPONSES && endpoint <= ENDPOINT_COUNT;
     rq->chat = endpoint == ENDPOINT_CHAT || rq->in_items;
     rq->store = endpoint == ENDPOINT_RESPONSES;
     rq->tokens_only = rq->tokens_as_ids = endpoint == ENDPOINT_GENERATE;
-    rq->add_special = endpoint == ENDPOINT_COMPLETION;
-    if (endpoint != ENDPOINT_COMPLETION)
+    rq->add_special = endpoint == ENDPOINT_COMPLETION || endpoint == ENDPOINT_EMBEDDINGS;
+    if (endpoint == ENDPOINT_EMBEDDINGS)
+        rq->max_tokens = 0;
+    else if (endpoint != ENDPOINT_COMPLETION)
         rq->max_tokens = rq->sv->ctx;
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "serve/doors/embeddings.h"
 
 #define BAD 400
 #define STOPS_MAX 64
@@ -384,6 +385,7 @@ enum where { /* TOKENS: /inference/v1/generate; SAMPLING: its sampling_params */
              SAMPLING = 8,
              RESPONSES = 16,
              MESSAGES = 32,
+             EMBEDDINGS = 64,
              BOTH = COMPLETION | CHAT,
              EVERY = BOTH | TOKENS | RESPONSES | MESSAGES,
              SAMPLES = BOTH | SAMPLING,
@@ -402,7 +404,7 @@ struct field {
 /* name, kind, which request; member, smallest and largest value, or a function */
 /* clang-format off */
 static const struct field fields[] = {
-    { "model",                          F_SPECIAL, EVERY,      .read = read_model },
+    { "model",                          F_SPECIAL, EVERY | EMBEDDINGS, .read = read_model },
     /* read by openai.c at the end: they need the other fields */
     { "prompt",                         F_IGNORED, COMPLETION },
     { "messages",                       F_IGNORED, CHAT },
@@ -410,7 +412,7 @@ static const struct field fields[] = {
     { "token_ids",                      F_IGNORED, TOKENS },
     { "sampling_params",                F_IGNORED, TOKENS },
     /* read by doors/responses.c and doors/messages.c */
-    { "input",                          F_IGNORED, RESPONSES },
+    { "input",                          F_IGNORED, RESPONSES | EMBEDDINGS },
     { "instructions",                   F_IGNORED, RESPONSES },
     { "previous_response_id",           F_IGNORED, RESPONSES },
     { "include",                        F_IGNORED, RESPONSES },
@@ -424,6 +426,10 @@ static const struct field fields[] = {
     { "metadata",                       F_IGNORED, MESSAGES },
     { "max_output_tokens",              F_INT,     RESPONSES,  AT(max_completion_tokens), 1, 1e9 },
     { "max_tokens",                     F_INT,     MESSAGES,   AT(max_tokens), 1, 1e9 },
+    { "pooling",                        F_SPECIAL, EMBEDDINGS, .read = embeddings_read_pooling },
+    { "encoding_format",                F_SPECIAL, EMBEDDINGS, .read = embeddings_read_encoding },
+    { "dimensions",                     F_INT,     EMBEDDINGS, AT(dimensions), 1, 1e6 },
+    { "normalize",                      F_BOOL,    EMBEDDINGS, AT(normalize) },
     { "store",                          F_BOOL,    RESPONSES,  AT(store) },
     { "stop_sequences",                 F_SPECIAL, MESSAGES,   .read = read_stop_sequences },
     { "max_completion_tokens",          F_INT,     CHAT,       AT(max_completion_tokens), 0, 1e9 },
@@ -462,20 +468,20 @@ static const struct field fields[] = {
     { "stop_token_ids",                 F_SPECIAL, DRAWS,      .read = read_stop_ids },
     { "include_stop_str_in_output",     F_BOOL,    BOTH,       AT(include_stop) },
     { "ignore_eos",                     F_BOOL,    DRAWS,      AT(ignore_eos) },
-    { "add_special_tokens",             F_BOOL,    BOTH,       AT(add_special) },
+    { "add_special_tokens",             F_BOOL,    BOTH | EMBEDDINGS,       AT(add_special) },
     { "skip_special_tokens",            F_BOOL,    SAMPLES,    AT(skip_special) },
     { "return_tokens_as_token_ids",     F_BOOL,    BOTH,       AT(tokens_as_ids) },
     { "return_token_ids",               F_BOOL,    BOTH,       AT(return_ids) },
-    { "priority",                       F_INT,     EVERY,      AT(priority), -1e9, 1e9 },
-    { "truncate_prompt_tokens",         F_SPECIAL, SAMPLES,    .read = read_truncate },
-    { "truncation_side",                F_SPECIAL, BOTH,       .read = read_truncation_side },
-    { "cache_salt",                     F_SPECIAL, EVERY,      .read = read_salt },
+    { "priority",                       F_INT,     EVERY | EMBEDDINGS,      AT(priority), -1e9, 1e9 },
+    { "truncate_prompt_tokens",         F_SPECIAL, SAMPLES | EMBEDDINGS,    .read = read_truncate },
+    { "truncation_side",                F_SPECIAL, BOTH | EMBEDDINGS,       .read = read_truncation_side },
+    { "cache_salt",                     F_SPECIAL, EVERY | EMBEDDINGS,      .read = read_salt },
     { "response_format",                F_SPECIAL, BOTH,       .read = read_response_format },
     /* about the caller, not about the answer */
-    { "user",                           F_IGNORED, BOTH | RESPONSES },
+    { "user",                           F_IGNORED, BOTH | RESPONSES | EMBEDDINGS },
     { "metadata",                       F_IGNORED, BOTH | RESPONSES },
     { "store",                          F_IGNORED, BOTH },
-    { "request_id",                     F_SPECIAL, EVERY,      .read = read_request_id },
+    { "request_id",                     F_SPECIAL, EVERY | EMBEDDINGS,      .read = read_request_id },
     { "service_tier",                   F_IGNORED, BOTH | RESPONSES | MESSAGES },
     { "safety_identifier",              F_IGNORED, BOTH | RESPONSES },
     { "prompt_cache_key",               F_IGNORED, BOTH | RESPONSES },
@@ -589,7 +595,8 @@ int openai_read_field(struct request *rq, const char *name, const json_t *v, str
 {
     static const unsigned where[ENDPOINTS] = {
         [ENDPOINT_COMPLETION] = COMPLETION, [ENDPOINT_CHAT] = CHAT,         [ENDPOINT_GENERATE] = TOKENS,
-        [ENDPOINT_RESPONSES] = RESPONSES,   [ENDPOINT_MESSAGES] = MESSAGES, [ENDPOINT_COUNT] = MESSAGES
+        [ENDPOINT_RESPONSES] = RESPONSES,   [ENDPOINT_MESSAGES] = MESSAGES, [ENDPOINT_COUNT] = MESSAGES,
+        [ENDPOINT_EMBEDDINGS] = EMBEDDINGS
     };
     return read_field(rq, where[rq->endpoint], name, v, f);
 }

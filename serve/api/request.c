@@ -62,7 +62,8 @@ void request_set_name(struct request *rq, const char *name)
         snprintf(rq->name, sizeof rq->name, "%s", name);
     static const char *const prefix[] = {
         [ENDPOINT_COMPLETION] = "cmpl-", [ENDPOINT_CHAT] = "chatcmpl-", [ENDPOINT_GENERATE] = "",
-        [ENDPOINT_RESPONSES] = "resp_",  [ENDPOINT_MESSAGES] = "msg_",  [ENDPOINT_COUNT] = ""
+        [ENDPOINT_RESPONSES] = "resp_",  [ENDPOINT_MESSAGES] = "msg_",  [ENDPOINT_COUNT] = "",
+        [ENDPOINT_EMBEDDINGS] = "embd-"
     };
     snprintf(rq->id, sizeof rq->id, "%s%s", prefix[rq->endpoint], rq->name);
 }
@@ -81,7 +82,7 @@ struct request *request_new(const struct service *sv)
     rq->key = -1;
     rq->n = 1;
     rq->max_completion_tokens = rq->top_logprobs = -1;
-    rq->add_generation = 1;
+    rq->add_generation = rq->normalize = 1;
     rq->logprobs = rq->prompt_logprobs = rq->tops = -1;
     rq->add_special = rq->skip_special = 1;
     rq->separate_reasoning = rq->parallel_tools = 1;
@@ -98,6 +99,7 @@ static void choice_free(struct choice *c)
     free(c->rank);
     free(c->ends);
     free(c->items.item);
+    pooled_free(&c->pooled);
     tokenizer_stream_close(c->stream);
     json_out_free(&c->text);
     tool_parser_close(c->parts.parser);
@@ -181,7 +183,11 @@ static void choice_open_seq(struct choice *c)
     c->seq.owner = c;
     c->seq.salt = c->rq->salt;
     c->seq.priority = c->rq->priority;
-    if (c->rq->max_tokens > 0) {
+    if (c->rq->endpoint == ENDPOINT_EMBEDDINGS) {
+        c->seq.n_ids = c->n_ids;
+        c->seq.first_want = c->rq->pooling == POOLING_LAST ? c->n_ids - 1 : 0;
+        c->seq.wants_rows = 1;
+    } else if (c->rq->max_tokens > 0) {
         c->seq.n_ids = c->n_ids;
         c->seq.first_want = scores ? 0 : c->n_ids - 1;
     } else {

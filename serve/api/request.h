@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include "serve/api/json_out.h"
 #include "serve/engine/draft.h"
+#include "serve/engine/pooling.h"
 #include "serve/engine/sampler.h"
 #include "serve/engine/scheduler.h"
 #include "serve/service.h"
@@ -69,6 +70,7 @@ enum endpoint {
     ENDPOINT_RESPONSES,  /* /v1/responses */
     ENDPOINT_MESSAGES,   /* /v1/messages */
     ENDPOINT_COUNT,      /* /v1/messages/count_tokens */
+    ENDPOINT_EMBEDDINGS, /* /v1/embeddings */
     ENDPOINTS
 };
 
@@ -105,7 +107,8 @@ struct choice {     /* one answer to one prompt */
     int end_sent;     /* the event with its end */
     struct answer_parts parts;
     struct answer_items items;
-    size_t *ends; /* [cap] bytes of text with token i; only with rq->in_items */
+    struct pooled pooled; /* of /v1/embeddings */
+    size_t *ends;         /* [cap] bytes of text with token i; only with rq->in_items */
 
     enum finish finish;
     int queued;            /* the scheduler has it */
@@ -127,6 +130,9 @@ struct request {
     int64_t tops; /* top entries for which every row has a place: the most of choice_tops(); -1: none */
     int64_t max_completion_tokens, top_logprobs; /* of a chat; -1: not given */
     enum endpoint endpoint;
+    int64_t dimensions; /* of /v1/embeddings: elements of a vector; 0: all */
+    enum pooling pooling;
+    int normalize, as_base64;
     int in_items; /* its answer is a list of items or blocks: /v1/responses, /v1/messages */
     int store;    /* the answer is kept for previous_response_id */
     int key;      /* of the client, by which kept answers are told apart; -1: none */

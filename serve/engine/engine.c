@@ -454,7 +454,7 @@ static int run_step(struct engine *en, struct err *e)
     en->n_rows += p->n_rows;
     outputs_expect(&en->outputs, &en->sched);
     en->outputs.now_s = clock_s();
-    outputs_process(&en->outputs, m->dev, &head, m->vocab);
+    outputs_process(&en->outputs, m, &head);
     drafts_timed(&en->drafts, &en->sched, clock_s() - begin_s);
     sched_step_done(&en->sched);
     return 0;

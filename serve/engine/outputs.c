@@ -75,10 +75,12 @@ void outputs_expect(struct outputs *m, const struct sched *s)
         for (int64_t r = it->skip_want; r < it->n_rows; r++) {
             struct choice *c = it->seq->owner;
             int64_t pos = it->pos + r, nth = pos + 1 - c->n_ids;
+            int pools = c->seq.wants_rows, samples = nth >= 0 && !pools;
             m->row[m->n++] = (struct output_row){ .c = c,
                                                   .pos = pos,
-                                                  .samples = nth >= 0,
-                                                  .greedy = nth >= 0 && is_greedy(c, pos),
+                                                  .samples = samples,
+                                                  .pools = pools,
+                                                  .greedy = samples && is_greedy(c, pos),
                                                   .nth = nth > 0 ? (int)nth : 0,
                                                   .n_drafts = (int)it->n_drafts };
         }
@@ -116,6 +118,8 @@ static void do_row(void *arg, int64_t i, int thread)
     const struct request *rq = r->c->rq;
     const float *logits = j->head->logits + i * j->vocab;
     (void)thread;
+    if (r->pools)
+        return;
     if (j->m->seen && r->greedy) {
         r->id = isfinite(j->head->max[i]) ? j->m->best[i] : -1;
         return;
@@ -136,6 +140,8 @@ static void find_logprobs(struct outputs *m, struct dev *dev, const struct head_
     for (int64_t i = 0; i < m->n; i++) {
         const struct output_row *r = &m->row[i];
         const float *logits = head->logits + i * vocab;
+        if (r->pools)
+            continue;
         for (int64_t j = 0; j <= row_tops(r); j++, n++) {
             int32_t id = j < row_tops(r) ? r->top[j] : r->id;
             m->pick[n] = id < 0 ? 0 : r->greedy ? head->max[i] : logits[id];
@@ -229,6 +235,27 @@ static int is_refused(struct output_row *r, int nan)
     return 1;
 }
 
+/* Adds a row's hidden state to its choice's vector, which the last one completes. */
+static void pool_row(struct output_row *r, const struct model *model, const void *row)
+{
+    struct choice *c = r->c;
+    struct request *rq = c->rq;
+    struct fault f = { 0 };
+
+    if (rq->done)
+        return;
+    if (pooled_add(&c->pooled, model->dev, rq->pooling, row, model->dt, model->hidden, r->pos) < 0)
+        fault_set(&f, 500, NULL, "no memory for a vector of %lld elements", (long long)model->hidden);
+    else if (r->pos + 1 == c->n_ids && pooled_is_broken(&c->pooled))
+        fault_set(&f, 500, NULL, "the model gives a NaN or an infinite value: is the checkpoint whole");
+    else if (r->pos + 1 == c->n_ids) {
+        c->finish = FINISH_LENGTH;
+        rq->n_open--;
+    }
+    if (f.status)
+        request_fail(rq, &f);
+}
+
 /* Gives a row's result to its choice. logprob: of the top ids, then of r->id. */
 static void deliver_row(struct outputs *m, struct output_row *r, const float *logprob)
 {
@@ -312,8 +339,11 @@ void outputs_sample(struct outputs *m, struct dev *dev, const struct head_out *h
     pool_run(dev->pool, m->n, do_row, &job);
 }
 
-void outputs_process(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+void outputs_process(struct outputs *m, const struct model *model, const struct head_out *head)
 {
+    size_t row_bytes = (size_t)model->hidden * dtype_size(model->dt);
+    struct dev *dev = model->dev;
+    int64_t vocab = model->vocab;
     struct head_out here;
     int64_t at = 0;
     if (!m->n)
@@ -322,6 +352,10 @@ void outputs_process(struct outputs *m, struct dev *dev, const struct head_out *
     outputs_sample(m, dev, &here, vocab);
     find_logprobs(m, dev, &here, vocab);
     for (int64_t i = 0; i < m->n; i++) {
+        if (m->row[i].pools) {
+            pool_row(&m->row[i], model, (const char *)head->rows + (size_t)i * row_bytes);
+            continue;
+        }
         int64_t n = row_tops(&m->row[i]);
         deliver_row(m, &m->row[i], m->logprob + at);
         at += n + 1;

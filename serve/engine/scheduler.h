@@ -40,6 +40,7 @@ struct seq {
     int64_t first_want; /* rows from here on want logits (earlier ones have theirs, or want none) */
     const char *salt;   /* prefixes are shared under the same salt only; NULL: none */
     int64_t priority;   /* lower ones come first; equal ones in order of arrival */
+    int wants_rows;     /* the hidden states of rows that want logits are wanted, too */
     void *owner;
     int n_drafts; /* guesses behind the n_ids tokens; used in a step that decodes */
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_HEAD = 8 };
+enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_STATES, W_HEAD = 8 };
 /* of a sequence; pages of group g in the message begin behind the S_RELEASED + g released ones */
 enum { S_POS, S_ROWS, S_STALE, S_RELEASED, W_EACH = S_RELEASED + PAGE_GROUPS };
 
@@ -55,6 +55,7 @@ static void point(struct step_message *p)
     p->n_seq = p->word[W_SEQ];
     p->n_rows = p->word[W_ROWS];
     p->n_want = p->word[W_WANT];
+    p->wants_rows = p->word[W_STATES];
     p->ids = pages_of(p) + p->word[W_PAGES];
     p->want = p->ids + p->n_rows;
 }
@@ -108,6 +109,7 @@ int step_message_make(struct step_message *p, enum step_op op, const struct sche
             w[W_PAGES] += copy_pages(it, g, head, page + w[W_PAGES], g < s->n_groups);
         w[W_ROWS] += (int32_t)it->n_rows;
         w[W_WANT] += (int32_t)(it->n_rows - it->skip_want);
+        w[W_STATES] |= it->seq->wants_rows;
     }
 
     int32_t *id = page + w[W_PAGES], *want = id + w[W_ROWS], row = 0;

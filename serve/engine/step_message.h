@@ -5,7 +5,7 @@
  * disagree about a sequence. One broadcast of STEP_MESSAGE_INLINE words, which holds a step of decoding; a
  * second one for what is longer. In words of 4 bytes:
  *
- *     [ op | words | n_seq | n_rows | n_want | n_pages | 0 0 ] [ n_seq x (pos, rows, stale, released x 2) ]
+ *     [ op | words | n_seq | n_rows | n_want | n_pages | wants_rows | 0 ] [ n_seq x (pos, rows, stale, released x 2) ]
  *     [ page numbers ] [ ids ] [ want ]
  *
  * A sequence's page numbers are those of group 0, then those of group 1, each behind the ones that are
@@ -42,6 +42,7 @@ struct step_message {
     enum step_op op;
     int n_seq;
     int64_t n_rows, n_want;
+    int wants_rows; /* hidden states of the wanted rows go to the first rank, besides their logits */
     const int32_t *ids, *want; /* [n_rows] tokens; [n_want] rows */
 };
 

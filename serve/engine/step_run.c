@@ -29,6 +29,7 @@ static void carve(const struct model *m, const struct replica_ranks *r, const st
         return;
     w->logits = arena_take(a, (size_t)(lim->max_wants * m->vocab) * sizeof(float));
     w->stat = arena_take(a, (size_t)(2 * lim->max_wants) * sizeof(float));
+    w->rows = arena_take(a, (size_t)lim->max_wants * row_bytes(m));
 }
 
 /* Copies that comm_send() keeps of a rank's messages, at most. */
@@ -237,22 +238,40 @@ static int move_floats(struct comm *pp, float *at, int64_t n, int sends, struct 
     return rc;
 }
 
-/* Logits of n rows from the last stage to the first rank. What says that rows are taken lies before them. */
-static int move_logits(struct step_work *w, const struct model *m, int64_t n, struct head_out *head,
-                       struct err *e)
+/* Hidden states of n rows from the last stage to the first rank, a row a message. */
+static int move_rows(struct step_work *w, const struct model *m, int64_t n, struct head_out *head, int sends,
+                     struct err *e)
 {
+    struct comm *pp = w->ranks.pp;
+    int last = comm_size(pp) - 1, rc = 0;
+
+    if (!sends)
+        head->rows = w->rows;
+    for (int64_t i = 0; rc >= 0 && i < n; i++) {
+        char *at = (char *)(uintptr_t)head->rows + (size_t)i * row_bytes(m);
+        rc = sends ? comm_send(pp, at, row_bytes(m), 0, e) : comm_recv(pp, at, row_bytes(m), last, e);
+    }
+    return rc;
+}
+
+/* Logits of a step's wanted rows from the last stage to the first rank. What says that rows are taken lies
+ * before them. */
+static int move_logits(struct step_work *w, const struct model *m, const struct step_message *p,
+                       struct head_out *head, struct err *e)
+{
+    int64_t n = p->n_want;
     int first = is_first(&w->ranks), sends = comm_rank(w->ranks.stage) == 0 && is_last_stage(&w->ranks);
     int rc = first ? wait_taken(w, 0, e) : 0;
     if (rc < 0 || (!first && !sends))
         return rc;
 
     if (first)
-        *head = (struct head_out){ w->logits, w->stat, w->stat + n };
+        *head = (struct head_out){ w->logits, w->stat, w->stat + n, NULL };
     const float *from[] = { head->logits, head->max, head->sum };
     const int64_t count[] = { n * m->vocab, n, n };
     for (int i = 0; rc >= 0 && i < 3; i++)
         rc = move_floats(w->ranks.pp, (float *)(uintptr_t)from[i], count[i], sends, e);
-    return rc;
+    return rc >= 0 && p->wants_rows ? move_rows(w, m, n, head, sends, e) : rc;
 }
 
 /* Logits of the wanted rows, on the stage with the head. */
@@ -283,7 +302,7 @@ int step_run(struct step_work *w, struct model *m, struct weights *ws, struct st
     if (p->n_want && m->has_head)
         TRY(find_logits(w, m, ws, p, head, e));
     if (p->n_want && w->ranks.pp)
-        TRY(move_logits(w, m, p->n_want, head, e));
+        TRY(move_logits(w, m, p, head, e));
     rc = 0;
 out:
     return rc;

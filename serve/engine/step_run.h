@@ -52,7 +52,8 @@ struct step_work {
     struct forward_work forward;        /* in … */
     void *memory;                       /* … this device memory */
     struct dev *dev;
-    float *logits, *stat; /* the first rank of several stages: [max_wants][vocab], [2][max_wants] */
+    float *logits, *stat; /* the first rank of several stages: [max_wants][vocab], [2][max_wants], */
+    void *rows;           /* dt [max_wants][hidden] */
     int n_ahead;          /* steps whose rows the next stage has not taken */
 };
 /* Bytes of the device and of messages that step_work_open() and step_run() take on a rank that holds m, whose

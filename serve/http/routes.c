@@ -132,6 +132,7 @@ static void work_chat(struct exchange *x) { complete(x, ENDPOINT_CHAT); }
 static void work_generate(struct exchange *x) { complete(x, ENDPOINT_GENERATE); }
 static void work_responses(struct exchange *x) { complete(x, ENDPOINT_RESPONSES); }
 static void work_messages(struct exchange *x) { complete(x, ENDPOINT_MESSAGES); }
+static void work_embeddings(struct exchange *x) { complete(x, ENDPOINT_EMBEDDINGS); }
 static void work_count(struct exchange *x)
 {
     messages_count(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault);
@@ -169,6 +170,7 @@ static const struct route routes[] = {
       ENDPOINT_MESSAGES },
     { "/v1/messages/count_tokens", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_count,
       ENDPOINT_COUNT },
+    { "/v1/embeddings", "POST", ROUTE_WHILE_LOADING, NULL, work_embeddings },
     { "/inference/v1/generate", "POST", ROUTE_WHILE_LOADING, NULL, work_generate },
     { "/tokenize", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_tokenize },
     { "/detokenize", "POST", ROUTE_WHILE_LOADING, NULL, work_detokenize },
