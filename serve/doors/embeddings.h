@@ -1,5 +1,5 @@
-/* embeddings.h - OpenAI's /v1/embeddings: a vector a text. Its requests are completions of no token whose last
- * or all hidden states are pooled (engine/pooling.h). */
+/* embeddings.h - OpenAI's /v1/embeddings: a vector a text. Its requests are completions of no token whose
+ * last or all hidden states are pooled (engine/pooling.h). */
 #ifndef SHARDLINE_SERVE_DOORS_EMBEDDINGS_H
 #define SHARDLINE_SERVE_DOORS_EMBEDDINGS_H
 

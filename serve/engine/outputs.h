@@ -40,10 +40,10 @@ int outputs_open(struct outputs *m, struct dev *dev, int64_t max_rows, int64_t v
 void outputs_close(struct outputs *m);
 /* Notes which rows the step's items want logits of. */
 void outputs_expect(struct outputs *m, const struct sched *s);
-/* After it, before sched_step_done(): pools hidden states, samples, scores, gives tokens to their choices and events to their
- * streams. Of the rows of drafts it takes those up to the first wrong one. head: [n][vocab]
- * logits, [n] max and sum, [n][hidden] rows, memory of the model's device. A request that fails here has its fault and rq->done, which the
- * caller looks at. */
+/* After it, before sched_step_done(): pools hidden states, samples, scores, gives tokens to their choices and
+ * events to their streams. Of the rows of drafts it takes those up to the first wrong one. head: [n][vocab]
+ * logits, [n] max and sum, [n][hidden] rows, memory of the model's device. A request that fails here has its
+ * fault and rq->done, which the caller looks at. */
 void outputs_process(struct outputs *m, const struct model *model, const struct head_out *head);
 /* Parts of it, for guesses: a step's logits where the host can read them (those of greedy rows are not
  * copied), and then the ids of all rows, to m->row. here: what the first returned, or as many rows of a vocab

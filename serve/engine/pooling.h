@@ -22,8 +22,8 @@ int pooled_add(struct pooled *p, struct dev *dev, enum pooling how, const void *
 void pooled_free(struct pooled *p);
 /* Is an element NaN or infinite? */
 int pooled_is_broken(const struct pooled *p);
-/* The vector to out[n], n at most p->n: the first n elements, of their mean over `rows` rows, divided by their
- * length with normalize. */
+/* The vector to out[n], n at most p->n: the first n elements, of their mean over `rows` rows, divided by
+ * their length with normalize. */
 void pooled_vector(const struct pooled *p, int64_t rows, int64_t n, int normalize, float *out);
 
 #endif

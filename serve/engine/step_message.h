@@ -5,7 +5,8 @@
  * disagree about a sequence. One broadcast of STEP_MESSAGE_INLINE words, which holds a step of decoding; a
  * second one for what is longer. In words of 4 bytes:
  *
- *     [ op | words | n_seq | n_rows | n_want | n_pages | wants_rows | 0 ] [ n_seq x (pos, rows, stale, released x 2) ]
+ *     [ op | words | n_seq | n_rows | n_want | n_pages | wants_rows | 0 ]
+ *     [ n_seq x (pos, rows, stale, released x 2) ]
  *     [ page numbers ] [ ids ] [ want ]
  *
  * A sequence's page numbers are those of group 0, then those of group 1, each behind the ones that are

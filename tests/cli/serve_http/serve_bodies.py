@@ -13,8 +13,8 @@ from serve_server import Server, claim, finish, skip
 s = Server(sys.argv[1], "--tp", 1, "--ctx", 128)
 claim("it starts", s.port is not None, s.err)
 J = {"Content-Type": "application/json"}
-POSTS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate",
-         "/tokenize", "/detokenize")
+POSTS = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings",
+         "/inference/v1/generate", "/tokenize", "/detokenize")
 
 
 def rss(peak=False):
@@ -74,7 +74,7 @@ good = {"/v1/completions": {"prompt": "a", "max_tokens": 1},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
         "/v1/responses": {"input": "a", "max_output_tokens": 1},
         "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
-        "/inference/v1/generate": {"token_ids": [97], "sampling_params": {"max_tokens": 1}},
+        "/v1/embeddings": {"input": "a"}, "/inference/v1/generate": {"token_ids": [97], "sampling_params": {"max_tokens": 1}},
         "/tokenize": {"prompt": "a"}, "/detokenize": {"tokens": [97]}}
 # taken without effect, whatever they hold
 free = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key"}

@@ -56,6 +56,10 @@ claim("a response is what the package's types say", not valid(Response, raw), va
 lines = s.request("POST", "/v1/responses", dict(BODY, stream=True))[1].decode().split("\n")
 wrong = [w for w in (valid(ResponseStreamEvent, json.loads(x[6:])) for x in lines if x.startswith("data: ")) if w]
 claim("and so are its events", len(lines) > 20 and not wrong, wrong[:1])
+e = c.embeddings.create(model="m", input=["line 1", "line 2"], dimensions=8)
+one = c.embeddings.create(model="m", input="line 2", dimensions=8, encoding_format="float")
+claim("embeddings come as the package asks", len(e.data) == 2 and len(e.data[0].embedding) == 8
+      and all(abs(a - b) < 1e-7 for a, b in zip(e.data[1].embedding, one.data[0].embedding)), e)
 claim("it is kept", c.responses.retrieve(r.id).output_text == r.output_text)
 claim("and gone on with", c.responses.create(previous_response_id=r.id, **ASK).usage.input_tokens > r.usage.input_tokens)
 c.responses.delete(r.id)
