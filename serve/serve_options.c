@@ -91,7 +91,7 @@ static const struct opt table[] = {
       "keep pages of keys and values for prompts with the same beginning (the same bits)" },
     { OPT_TEXT,   "speculate",            AT(speculate),          NULL,        "ngram|suffix|CKPT[:K]",
       "guess up to K tokens ahead and check them in one step, where that saves time: the same answers, "
-      "sooner. ngram (3): what followed the last tokens earlier in the same text; suffix (5): or in an "
+      "sooner. ngram (6): what followed the last tokens earlier in the same text; suffix (8): or in an "
       "answer given lately; CKPT (3): a smaller model of the same tokenizer" },
 
     { OPT_GROUP, "Numbers" },

@@ -37,4 +37,4 @@ static int propose(void *state, struct draft_ask *ask, int n, struct err *e)
     return 0;
 }
 
-const struct drafter drafter_ngram = { .name = "ngram", .most = 3, .propose = propose };
+const struct drafter drafter_ngram = { .name = "ngram", .most = 6, .propose = propose };

@@ -133,7 +133,7 @@ static int propose(void *state, struct draft_ask *ask, int n, struct err *e)
 }
 
 const struct drafter drafter_suffix = { .name = "suffix",
-                                        .most = 5,
+                                        .most = 8,
                                         .open = open_suffix,
                                         .close = close_suffix,
                                         .propose = propose,

@@ -11,13 +11,17 @@
 #include "serve/metrics.h"
 
 #define RATE_FIRST 0.6F     /* of a server that has not compared a guess yet */
-#define RATE_STEP 0.125F    /* what one guess counts in a sequence's rate, */
+#define RATE_STEP 0.0625F   /* what one guess counts in a sequence's rate, */
 #define RATE_STEP_ALL 0.02F /* and in the server's */
-#define COST_FORGETS 0.98   /* what a step counts one step later */
-#define COST_SEEN 8         /* steps, at least, before their times count */
-#define COST_OUTLIER 4      /* times the expected time: something else took it */
+#define COST_STEP 0.02      /* by how much a step moves the time of its rows up; three times that down */
+#define COST_MOST 32        /* steps of as many rows that count, at most … */
+#define COST_FORGETS 64     /* … of which one is forgotten every so many steps */
+#define COST_LEAST 8        /* steps, before their times count */
+#define ROW_COST 0.1        /* of a step, where it is not known */
+#define WORTH 1.1           /* a draft promises so many times what it costs */
+#define COST_DRAWN 0.5      /* how much that counts: as rows that differ by so much, squared */
 #define GUESS_STEP 0.1      /* what one time of a costly drafter counts */
-#define LOOK_EVERY 16       /* one step of so many has no drafts, while all have as many rows */
+#define LOOK_EVERY 16       /* one step of so many asks a costly drafter that does not pay */
 
 static const struct drafter *const drafters[] = { &drafter_ngram, &drafter_suffix, &drafter_random,
                                                   &drafter_replay };
@@ -102,37 +106,47 @@ void drafts_end(struct drafts *d, struct choice *c)
 void drafts_timed(struct drafts *d, const struct sched *s, double seconds)
 {
     struct draft_cost *c = &d->cost;
-    double rows = 0;
+    int64_t rows = 0;
 
     for (int i = 0; i < s->n_items; i++) {
         const struct sched_item *it = &s->item[i];
         if (it->n_rows - it->n_drafts != 1)
             return;
-        rows += (double)it->n_rows;
+        rows += it->n_rows;
     }
-    if (!d->kind || (c->seen > COST_SEEN && seconds * c->n > COST_OUTLIER * c->y))
+    if (!d->kind || rows < 1 || rows > COST_ROWS)
         return;
-    *c = (struct draft_cost){ .n = COST_FORGETS * c->n + 1,
-                              .x = COST_FORGETS * c->x + rows,
-                              .y = COST_FORGETS * c->y + seconds,
-                              .xx = COST_FORGETS * c->xx + rows * rows,
-                              .xy = COST_FORGETS * c->xy + rows * seconds,
-                              .seen = c->seen + 1 };
+    double *t = &c->time_s[rows];
+    if (!c->n[rows])
+        *t = seconds;
+    *t *= seconds < *t ? 1 - 3 * COST_STEP : 1 + COST_STEP;
+    c->n[rows] += c->n[rows] < COST_MOST;
+    for (int r = 1; r <= COST_ROWS && d->n_steps % COST_FORGETS == 0; r++)
+        c->n[r] -= c->n[r] > 0;
 }
 
-/* How much a row more makes a step of n rows longer, as a part of its time: 0 to 1 / n. Negative: all steps
- * had as many rows, so it is not known. */
-static double row_cost(const struct draft_cost *c, double n)
+/* How much a row more makes a step of n rows longer, as a part of its time: the slope of a straight line
+ * through the times of n / 2 to `most` rows, drawn towards ROW_COST. Sets *step_s, the time of n rows; 0: it
+ * is not known. */
+static double row_cost(const struct draft_cost *c, int n, int most, double *step_s)
 {
-    double spread = c->n * c->xx - c->x * c->x;
-    if (c->seen < COST_SEEN)
+    double w = 0, x = 0, y = 0, xx = 0, xy = 0;
+
+    for (int r = n / 2 + 1; r <= COST_ROWS && r <= most; r++) {
+        double k = c->n[r];
+        w += k, x += k * r, y += k * c->time_s[r];
+        xx += k * r * r, xy += k * r * c->time_s[r];
+    }
+    *step_s = 0;
+    if (w < COST_LEAST)
+        return ROW_COST;
+    x /= w, y /= w;
+    double spread = xx / w - x * x,
+           slope = (xy / w - x * y + ROW_COST * y * COST_DRAWN) / (spread + COST_DRAWN);
+    *step_s = y + slope * (n - x);
+    if (slope <= 0 || *step_s <= 0)
         return 0;
-    if (spread < 1e-3 * c->n * c->n)
-        return -1;
-    double slope = (c->n * c->xy - c->x * c->y) / spread, at = c->y / c->n + slope * (n - c->x / c->n);
-    if (slope <= 0 || at <= 0)
-        return 0;
-    return slope / at < 1 / n ? slope / at : 1 / n;
+    return slope / *step_s < 1.0 / n ? slope / *step_s : 1.0 / n;
 }
 
 /* ---- how many drafts ---- */
@@ -154,20 +168,15 @@ static int worth(const struct draft_ask *a, double least)
 static void choose_lengths(struct drafts *d, int n_seqs)
 {
     double tokens = n_seqs, rows = n_seqs;
-    double cost = row_cost(&d->cost, n_seqs), least;
+    double step_s, cost = row_cost(&d->cost, n_seqs, n_seqs * (1 + d->most), &step_s), least;
     int looks = d->n_steps % LOOK_EVERY == 0;
 
     if (d->always)
         return;
-    if (cost < 0 && looks) {
-        for (int i = 0; i < d->n_asks; i++)
-            d->ask[i].most = 0;
-        return;
-    }
-    if (d->guess_s > 0 && d->cost.y > 0)
-        cost = (cost > 0 ? cost : 0) + d->guess_s / d->n_asks * d->cost.n / d->cost.y;
+    if (d->kind->costly && step_s > 0)
+        cost += d->guess_s / d->n_asks / step_s;
     for (int round = 0; round < 3; round++) {
-        least = cost * tokens / (1 + cost * (rows - n_seqs));
+        least = WORTH * cost * tokens / (1 + cost * (rows - n_seqs));
         tokens = rows = n_seqs;
         for (int i = 0; i < d->n_asks; i++) {
             struct draft_ask *a = &d->ask[i];

@@ -43,10 +43,12 @@ struct draft_state {
     void *own;                 /* the drafter's */
 };
 
-/* A straight line through the times of steps that decode, by their rows; older ones count less. */
+/* How long steps that decode take, by their rows: what three quarters of the latest ones take longer than.
+ * Other programs make single steps longer, never shorter. */
+#define COST_ROWS 96
 struct draft_cost {
-    double n, x, y, xx, xy;
-    int64_t seen;
+    double time_s[COST_ROWS + 1];
+    int n[COST_ROWS + 1]; /* steps of so many rows that count; fewer while there are none */
 };
 
 struct drafts {

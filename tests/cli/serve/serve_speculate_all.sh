@@ -28,4 +28,10 @@ for script in serve/serve_bits serve_http/serve_chat serve_http/serve_load; do
             bash "$cli/$script.sh"
     done
 done
+
+# scripts that compare with the trainer, or with themselves
+for script in serve/serve_window serve/serve_families serve/serve_context serve/serve_reload serve_http/serve_limits; do
+    counted "$script, random" env -u SERVE_ANSWERS SHARDLINE_DRAFTER=random PSERVE_ARGS="--speculate ngram:4" \
+        bash "$cli/$script.sh"
+done
 finish

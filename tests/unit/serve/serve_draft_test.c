@@ -102,6 +102,68 @@ TEST(old_answers_are_forgotten_and_never_read_as_others)
     drafter_suffix.close(x);
 }
 
+/* Tells d that steps of 1 to 8 rows took base + each * rows. Returns how many drafts of c it then chooses. */
+static int chosen(struct drafts *d, struct sched *s, struct choice *c, double base, double each)
+{
+    struct sched_item item = { .seq = &c->seq };
+    struct err e;
+    s->item = &item;
+    s->n_items = 1;
+    d->cost = (struct draft_cost){ 0 };
+    for (int k = 0; k < 400; k++) {
+        item.n_rows = 1 + k % 8;
+        item.n_drafts = k % 8;
+        d->n_steps++;
+        drafts_timed(d, s, base + each * (double)item.n_rows);
+    }
+    s->n_items = 0;
+    CHECK_INT(drafts_propose(d, s, &e), 0);
+    return c->seq.n_drafts;
+}
+
+TEST(drafts_are_run_where_a_row_costs_little_or_guesses_are_right)
+{
+    struct request rq = { .max_tokens = 100 };
+    struct prompt prompt = { .n = 6 };
+    int32_t ids[64] = { 1, 2, 3, 1, 2, 3 };
+    struct choice c = { .rq = &rq, .prompt = &prompt, .ids = ids, .cap = 64, .n_ids = 6 };
+    struct sched s = { .running = { &c.seq, &c.seq, 1 } };
+    struct drafts d;
+    struct draft_spec spec;
+    struct err e;
+    c.seq.owner = &c;
+    c.seq.n_ids = 6;
+    c.seq.n_kv = 5;
+    CHECK_INT(draft_spec_parse(&spec, "ngram:4", &e), 0);
+    CHECK_INT(drafts_open(&d, &spec, &(struct draft_open){ .max_seqs = 1, .vocab = 9 }, &e), 0);
+
+    CHECK_INT(chosen(&d, &s, &c, 1, 0), 4);
+    CHECK_INT(c.draft.n, 4);
+    CHECK_INT(ids[6], 1); /* 2 3 1 2 3 -> 1 2 3 1 */
+    CHECK_INT(ids[9], 1);
+    CHECK_INT(chosen(&d, &s, &c, 0, 1), 0); /* a row costs as much as a step … */
+    CHECK_INT(c.draft.n, 4);                /* … but what comes is compared all the same */
+
+    CHECK_INT(chosen(&d, &s, &c, 1, 0.3), 2); /* of guesses that are right six times of ten */
+    for (int k = 0; k < 100; k++)
+        drafts_compare(&d, &c, 0, 0, 1);
+    CHECK_INT(chosen(&d, &s, &c, 1, 0.15), 4); /* always */
+    for (int k = 0; k < 100; k++)
+        drafts_compare(&d, &c, 0, 0, 7);
+    CHECK_INT(chosen(&d, &s, &c, 1, 0.15), 0); /* never */
+
+    c.n_ids = c.seq.n_ids = 6; /* with one token to go there is nothing to guess */
+    rq.max_tokens = 1;
+    CHECK_INT(chosen(&d, &s, &c, 1, 0), 0);
+    CHECK_INT(c.draft.n, 0);
+    rq.max_tokens = 3;
+    CHECK(chosen(&d, &s, &c, 1, 0) <= 2);
+    CHECK_INT(c.draft.n, 2);
+    c.draft.alone = 1;
+    CHECK_INT(chosen(&d, &s, &c, 1, 0), 0);
+    drafts_close(&d);
+}
+
 TEST(speculate_names_a_drafter_or_a_checkpoint_and_a_length)
 {
     static const struct {
