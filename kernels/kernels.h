@@ -321,7 +321,8 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  *   ce_sum         sum[row] of exp(l - max), Tree over leaves (blocks of the vocabulary).
  *   ce_pick        out[row] = l[target - first]; -0 where the target is not local.
  *   ce_first       id[row] = the lowest column whose logit is max[row], -1: none. id, max: device memory.
- *   ce_dx          dl (dt) = round((exp(l - max) / sum - [target]) * scale). target < 0: the row is 0.
+ *   ce_dx          dl (dt) = round((exp(l - max) / sum - [target]) * scale[row]), scale of the host.
+ *                  target < 0 or scale 0: the row is +0.
  *   ce_logprob     out[row] = (pick - max) - log(sum).
  *
  *   adamw          an element, in this order: g * clip; w -= lr * wd * w; m, v;
@@ -429,7 +430,7 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
     K(ce_pick, float *out, struct mat logits, const int32_t *target, int64_t first) \
     K(ce_first, int32_t *id, struct mat logits, const float *max) \
     K(ce_dx, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max, \
-      const float *sum, float scale) \
+      const float *sum, const float *scale) \
     K(ce_logprob, float *out, const float *pick, const float *max, const float *sum, int64_t n) \
     K(adamw, float *w, void *w16, float *m, float *v, const float *g, int64_t n, const struct adamw *h) \
     K(tree_add, float *out, const float *const *in, int n_in, int64_t n) \

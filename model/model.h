@@ -401,10 +401,10 @@ struct grads {
     float *(*level)(struct grads *g, int vector, int j);
     int (*done)(struct grads *g, int unit, struct err *e);
 };
-/* The backward pass of w's last forward. scale multiplies dlogits: 1 / targets of the global batch.
- * Collective over tp. */
+/* The backward pass of w's last forward. scale, of the host, multiplies every row of dlogits: the weight of
+ * its target / targets of the global batch. A row of scale 0 contributes nothing. Collective over tp. */
 int model_train_backward(struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
-                         float scale, struct grads *g, struct err *e);
+                         const float *scale, struct grads *g, struct err *e);
 
 /* Weight gradients that a backward leaves for later, with copies of what it overwrites (zero-bubble
  * pipelines). */

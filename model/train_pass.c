@@ -137,7 +137,7 @@ static int backward_unit(struct pass *p, struct step s, struct unit_buf *b, stru
 }
 
 int model_train_backward(struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
-                         float scale, struct grads *g, struct err *e)
+                         const float *scale, struct grads *g, struct err *e)
 {
     const struct stage *at = &w->at;
     struct pass p = train_pass(w, ws, ids, targets);

@@ -319,7 +319,7 @@ struct pass {
     struct weights *ws;
     struct grads *g;
     const int32_t *targets;
-    float scale; /* of dlogits */
+    const float *scale; /* of the rows of dlogits, of the host */
 };
 
 /* A gradient of weights: made now, or later (deferred_grads.c). kind says which fields count. */

@@ -5,13 +5,15 @@
 #include <stdint.h>
 #include "base/err.h"
 #include "text/carry.h"
+#include "text/chats.h"
 #include "text/text.h"
 
 struct prepare {
     const char *const *files; /* in the order in which they are written */
     int n_files;
-    const char *out;   /* the token file, which must not exist */
-    const char *field; /* the member of a JSONL line that has the text */
+    const char *out;                /* the token file, which must not exist */
+    const char *field;              /* the member of a JSONL line that has the text */
+    const struct chat_coder *chats; /* of lines that are conversations: all files are such; NULL: none is */
     int n_threads;
     int append_eos;              /* write the tokenizer's eos after every document */
     const struct carried *carry; /* files of the tokenizer that the token file carries; NULL: none */

@@ -9,7 +9,8 @@
 
 struct source;
 /* The name gives the format: .jsonl and .ndjson are JSONL, any other name is text; .zst behind it means
- * compressed. field: the member of a JSONL line that has the text. A source belongs to one thread. */
+ * compressed. field: the member of a JSONL line that has the text; NULL: a document is the line itself. A
+ * source belongs to one thread. */
 int source_open(struct source **out, const char *path, const char *field, struct err *e);
 void source_close(struct source *s); /* NULL is allowed */
 /* Returns 1: the next document is in *text, malloc'd, n bytes and a NUL, the caller frees it; 0: there are no

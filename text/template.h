@@ -52,8 +52,12 @@ struct rendered {
     size_t n;
     struct text_span *user; /* malloc'd: the untrusted spans, ascending, not adjacent */
     size_t n_user;
+    struct text_span *model; /* malloc'd, likewise: what blocks {% generation %} wrote */
+    size_t n_model;
 };
 
+/* 1: the template that this request selects has blocks {% generation %}, which mark what a model writes. */
+int template_marks_model(const struct template *t, const struct template_request *r);
 /* Fills *out on success only; the caller frees it with rendered_free.
  * ERR_USAGE: the request's fault (HTTP 400): the template rejects the messages (raise_exception), a value has
  * the wrong type, or a limit is reached. ERR_MEMORY: out of memory. ERR_STOPPED: r->limit is reached.

@@ -27,6 +27,12 @@ int64_t tokfile_document_end(const struct tokfile *f, int64_t i); /* ids up to t
 /* The bytes of a small file that the token file carries ("tokenizer.json"); NULL: it carries none of this
  * name. Borrowed until tokfile_close. */
 const void *tokfile_part(const struct tokfile *f, const char *name, size_t *n);
+/* 1: its documents are conversations, which are trained on as wholes (text/CHATS.md). */
+int tokfile_is_chats(const struct tokfile *f);
+/* 1: its tokens have weights. tokfile_weights: those of ids [first, first + n), which must lie in the
+ * file. */
+int tokfile_has_weights(const struct tokfile *f);
+void tokfile_weights(const struct tokfile *f, int64_t first, int64_t n, float *weights);
 /* Reads ids [first, first + n), which must lie in the file. The first read of a block checks it.
  * ERR_INTEGRITY: a wrong checksum; the message names the bytes. ERR_FORMAT: an id outside the vocabulary. */
 int tokfile_read(const struct tokfile *f, int64_t first, int64_t n, int32_t *ids, struct err *e);
@@ -37,6 +43,9 @@ struct tokfile_writer;
 /* ERR_FILE: path exists. */
 int tokfile_create(struct tokfile_writer **out, const char *path, int64_t vocab, struct err *e);
 int tokfile_add(struct tokfile_writer *w, const int32_t *ids, size_t n, struct err *e);
+/* The weights of the ids of the last tokfile_add: finite numbers. A file has weights for all its ids or for
+ * none, and then its documents are conversations. */
+int tokfile_weigh(struct tokfile_writer *w, const float *weights, size_t n, struct err *e);
 int tokfile_end_document(struct tokfile_writer *w, struct err *e);
 /* Carries a small file of at most 1 GiB; the name is not empty. */
 int tokfile_carry(struct tokfile_writer *w, const char *name, const void *data, size_t n, struct err *e);

@@ -19,8 +19,9 @@
 enum { INVALID_ERROR, INVALID_REPLACE };
 struct options {
     const char *tokenizer, *template, *out, *field, *text;
+    const char *chat_template;
     int64_t threads;
-    int spans, append_eos, invalid_utf8, carry;
+    int chat_turns, spans, append_eos, invalid_utf8, carry;
     struct accepts_options accepts;
 };
 #define AT(member) offsetof(struct options, member)
@@ -54,6 +55,11 @@ static const struct opt opts[] = {
       "the token file to write, for ptrain --data", 0, 0, 0 },
     { OPT_TEXT,   "jsonl-field",  AT(field),        "text",  "NAME",
       "the text of a line in .jsonl and .jsonl.zst files", 0, 0, 0 },
+    { OPT_TEXT,   "chat-template", AT(chat_template), NULL,  "FILE",
+      "lines are conversations that become text so (default: the folder's, for lines without text)",
+      0, 0, 0 },
+    { OPT_CHOICE, "chat-turns",   AT(chat_turns),   "all",   "all|last",
+      "conversations: the loss is on every answer of the assistant, or on the last one alone", 0, 0, 0 },
     { OPT_INT,    "threads",      AT(threads),      "0",     "N",
       "threads (0: as many as cores); the file is the same with any number", 0, 1024, 0 },
     { OPT_SWITCH, "append-eos",   AT(append_eos),   NULL,    NULL,
@@ -68,7 +74,7 @@ static const struct opt opts[] = {
 
 static const struct opt_program program = {
     .name = "ptok",
-    .summary = "prepare: text, .jsonl and .zst of both to a token file; encode: lines "
+    .summary = "prepare: text, .jsonl (texts or chats) and .zst of both to a token file; encode: lines "
                "{\"n\":0,\"text_b64\":…} to ids and what they decode to; "
                "decode: lines {\"n\":0,\"ids\":[…]} to text; render: lines {\"messages\":[…],…} to the text "
                "of a chat; accepts: is the text of each line within a schema, a regex or a grammar",
@@ -489,11 +495,36 @@ out:
     return rc;
 }
 
+/* Whether the files are conversations: all of them, or none. Returns 1, 0 or a negative code. */
+static int are_chats(const struct options *o, const struct prepare *p, struct err *e)
+{
+    int n = 0, other = 0;
+    for (int i = 0; i < p->n_files; i++) {
+        int is = chats_is_path(p->files[i], o->chat_template ? NULL : o->field);
+        n += is;
+        other = is ? other : i;
+    }
+    if (n && n < p->n_files)
+        return err_set(e, ERR_USAGE,
+                       "%s has no conversations as other files have: make a token file of each kind",
+                       p->files[other]);
+    if (!n && o->chat_template)
+        return err_set(e, ERR_USAGE,
+                       "--chat-template: the first line of %s is no conversation (an object with messages, "
+                       "conversations, prompt and completion, or ids)",
+                       p->files[0]);
+    if (n && o->append_eos)
+        return err_set(e, ERR_USAGE,
+                       "--append-eos: the template of a chat writes its end: leave the option out");
+    return n > 0;
+}
+
 static int run_prepare(const struct options *o, const struct opt_args *args, struct err *e)
 {
     struct tokenizer *t = NULL;
     struct prepared done;
     struct carried files = { 0 };
+    struct template *form = NULL;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct prepare p = {
         .files = (const char *const *)args->item + 1,
@@ -511,7 +542,14 @@ static int run_prepare(const struct options *o, const struct opt_args *args, str
         return err_set(e, ERR_USAGE,
                        "prepare needs --tokenizer bytes or a folder, one file or more, and --out");
 
-    int rc = tokenizer_open_named(&t, o->tokenizer, e);
+    struct chat_coder chats = { .turns = (enum chat_turns)o->chat_turns };
+    int rc = tokenizer_open_named(&t, o->tokenizer, e), is_chats = rc == 0 ? are_chats(o, &p, e) : 0;
+    rc = is_chats < 0 ? is_chats : rc;
+    if (is_chats > 0)
+        rc = chats_open_template(&form, o->chat_template, o->tokenizer, e);
+    chats.t = t;
+    chats.form = form;
+    p.chats = is_chats > 0 ? &chats : NULL;
     if (rc == 0 && o->carry)
         rc = carried_read(&files, o->tokenizer, tokenizer_file_names, TOKENIZER_FILES, e);
     if (rc == 0)
@@ -524,6 +562,7 @@ static int run_prepare(const struct options *o, const struct opt_args *args, str
                     fflush(stdout) == EOF))
         rc = err_sys(e, "writing to stdout");
     tokenizer_close(t);
+    template_close(form);
     return rc;
 }
 
@@ -542,6 +581,8 @@ static int localise(struct sidecars *sidecars, struct options *o, const struct o
     if (o->tokenizer && !(o->tokenizer = sidecar_tokenizer(sidecars, o->tokenizer, e)))
         return -e->code;
     if (o->template && !(o->template = sidecar_file(sidecars, o->template, e)))
+        return -e->code;
+    if (o->chat_template && !(o->chat_template = sidecar_file(sidecars, o->chat_template, e)))
         return -e->code;
     for (int i = 1; i < args->n; i++) {
         const char *path = sidecar_file(sidecars, args->item[i], e);

@@ -26,37 +26,48 @@ out:
     return rc;
 }
 
+/* Losses times weights, and the targets whose weight is not 0. */
+struct eval_sum {
+    struct xsum loss;
+    int64_t n;
+};
+
 /* One round: dp rank d takes the windows first + d * M ..; those past the end are computed on the last
  * window and not counted. */
-static int eval_round(struct work *w, int64_t first, int64_t n, struct xsum *sum, struct err *e)
+static int eval_round(struct work *w, int64_t first, int64_t n, struct eval_sum *sum, struct err *e)
 {
     const struct mesh *mesh = &w->ranks->mesh;
     int64_t rows = work_rows(w), M = w->slot_seqs, mine = first + mesh->at[AXIS_DP] * M;
     int rc = 0;
     for (int64_t j = 0; j < M; j++) {
         int64_t window = mine + j < n ? mine + j : n - 1;
-        TRY(work_read(w, w->eval, window, w->ids + j * rows, w->targets + j * rows, e));
+        TRY(work_read(w, w->eval, window, j * rows, e));
     }
     TRY(forward_chunks(w, e));
 
     int64_t counted = n - mine < M ? n - mine : M;
     if (mesh->at[AXIS_TP] || !w->model.has_head)
         counted = 0; /* another rank of the group has the losses */
-    for (int64_t i = 0; i < counted * rows; i++)
-        xsum_add(sum, -(double)w->logprobs[i]);
+    for (int64_t i = 0; i < counted * rows; i++) {
+        double weight = data_weighted(w->eval) ? (double)w->weight[i] : 1.0;
+        if (weight != 0) {
+            xsum_add(&sum->loss, -(double)w->logprobs[i] * weight);
+            sum->n++;
+        }
+    }
 out:
     return rc;
 }
 
-/* {"ids":[…],"logprobs":[null,…]}: T + 1 ids of a window, the log-prob of each given those before it. */
-static void write_window(FILE *f, const int32_t *ids, int32_t last, const float *logprobs, int64_t T)
+/* {"ids":[…],"logprobs":[null,…]}: n + 1 ids of a window, the log-prob of each given those before it. */
+static void write_window(FILE *f, const int32_t *ids, int32_t last, const float *logprobs, int64_t n)
 {
     char number[32];
     fputs("{\"ids\":[", f);
-    for (int64_t i = 0; i < T; i++)
+    for (int64_t i = 0; i < n; i++)
         fprintf(f, "%d,", ids[i]);
     fprintf(f, "%d],\"logprobs\":[null", last);
-    for (int64_t i = 0; i < T; i++)
+    for (int64_t i = 0; i < n; i++)
         fprintf(f, ",%s", jx_float32(logprobs[i], number));
     fputs("]}\n", f);
 }
@@ -85,7 +96,9 @@ static int write_round(struct work *w, int64_t first, int64_t n, FILE *f, struct
     for (int64_t i = 0; f && i < mesh->size[AXIS_DP] * M && first + i < n; i++) {
         TRY(data_read(w->eval, first + i, w->ids, w->targets, e));
         const float *of_rows = (const float *)all + i * T;
-        write_window(f, w->ids, w->targets[T - 1], w->by_token ? by_token(w, of_rows) : of_rows, T);
+        int64_t n_targets = data_targets(w->eval, first + i);
+        write_window(f, w->ids, n_targets ? w->targets[n_targets - 1] : w->ids[0],
+                     w->by_token ? by_token(w, of_rows) : of_rows, n_targets);
     }
 out:
     free(all);
@@ -112,12 +125,13 @@ int eval_run(struct work *w, struct log *term, double *loss, FILE *logprobs, str
 {
     const struct mesh *mesh = &w->ranks->mesh;
     const struct train_opts *o = &w->run->o;
-    int64_t n = eval_windows(w), each = w->slot_seqs * mesh->size[AXIS_DP], all[XSUM_LIMBS + 2];
-    struct xsum sum = { 0 };
+    int64_t n = eval_windows(w), each = w->slot_seqs * mesh->size[AXIS_DP], all[XSUM_LIMBS + 3];
+    struct eval_sum total = { 0 };
+    struct xsum sum;
     double began = clock_s();
     int rc = 0;
     for (int64_t first = 0; first < n; first += each) {
-        TRY(eval_round(w, first, n, &sum, e));
+        TRY(eval_round(w, first, n, &total, e));
         if (o->eval_logprobs)
             TRY(write_round(w, first, n, logprobs, e));
 
@@ -129,17 +143,22 @@ int eval_run(struct work *w, struct log *term, double *loss, FILE *logprobs, str
             return 1;
     }
 
-    xsum_carry(&sum);
+    xsum_carry(&total.loss);
+    sum = total.loss;
     memcpy(all, sum.limb, sizeof sum.limb);
     all[XSUM_LIMBS] = sum.n_nan;
     all[XSUM_LIMBS + 1] = sum.n_inf;
-    TRY(comm_all_reduce_i64(mesh->all, all, XSUM_LIMBS + 2, e));
+    all[XSUM_LIMBS + 2] = total.n;
+    TRY(comm_all_reduce_i64(mesh->all, all, XSUM_LIMBS + 3, e));
     memcpy(sum.limb, all, sizeof sum.limb);
     sum.n_nan = all[XSUM_LIMBS];
     sum.n_inf = all[XSUM_LIMBS + 1];
 
-    *loss = xsum_double(&sum) / (double)(n * o->seq_len);
-    if (!isfinite(*loss))
+    *loss = xsum_double(&sum) / (double)all[XSUM_LIMBS + 2];
+    if (!all[XSUM_LIMBS + 2])
+        rc = err_set(e, ERR_USAGE,
+                     "no target of --eval-data has a weight: use data with answers, or a longer --seq-len");
+    else if (!isfinite(*loss))
         rc = err_set(e, ERR_NUMBER,
                      "the evaluation loss is %g: weights or activations are not finite, start from an "
                      "earlier checkpoint",

@@ -167,6 +167,9 @@ static int localise_data(struct run *r, struct err *e)
         return -e->code;
     TRY(localise_list(r, &o->data, e));
     TRY(localise_list(r, &o->eval_data, e));
+    TRY(localise_list(r, &o->loss_weights, e));
+    if (o->chat_template && !(o->chat_template = sidecar_file(&r->sidecars, o->chat_template, e)))
+        return -e->code;
 out:
     return rc;
 }

@@ -39,7 +39,7 @@ static int read_rows(struct work *w, int64_t k, int64_t at, struct train_work *s
     for (int64_t j = 0; j < w->plan.micro; j++) {
         int64_t r = batch_row(&w->plan, mesh->size[AXIS_DP], super, mesh->at[AXIS_DP], row + j);
         int64_t window = data_window(w->data, first + r);
-        int rc = work_read(w, w->data, window, w->ids + at + j * rows, w->targets + at + j * rows, e);
+        int rc = work_read(w, w->data, window, at + j * rows, e);
         if (rc >= 0 && documents)
             rc = w->n_documents[j] = data_documents(w->data, window, w->document_begin + j * documents,
                                                     (int)documents, e);
@@ -51,26 +51,29 @@ static int read_rows(struct work *w, int64_t k, int64_t at, struct train_work *s
     return 0;
 }
 
-static void add_exact(struct xsum *loss, const float *logprobs, int64_t n)
+/* Products of two floats are exact in double. */
+static void add_exact(struct xsum *loss, const float *logprobs, const float *weight, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        xsum_add(loss, -(double)logprobs[i]);
+        if (!weight || weight[i] != 0)
+            xsum_add(loss, -(double)logprobs[i] * (weight ? (double)weight[i] : 1.0));
 }
 
 /* Altered: a micro-batch's sum is rounded before it is added. */
-static void add_rounded(struct xsum *loss, const float *logprobs, int64_t n)
+static void add_rounded(struct xsum *loss, const float *logprobs, const float *weight, int64_t n)
 {
     struct xsum part = { 0 };
-    add_exact(&part, logprobs, n);
+    add_exact(&part, logprobs, weight, n);
     xsum_add(loss, (double)(float)xsum_double(&part));
 }
 
 /* Adds the losses of a micro-batch, where this rank has them. */
-static void add_losses(const struct work *w, int chunk, struct xsum *loss)
+static void add_losses(const struct work *w, int chunk, int64_t at, struct xsum *loss)
 {
     int64_t rows = w->plan.micro * work_rows(w);
+    const float *weight = data_weighted(w->data) ? w->weight + at : NULL;
     if (!w->ranks->mesh.at[AXIS_TP] && w->model.chunk[chunk].has_head)
-        (ALTERED("loss_exact") ? add_rounded : add_exact)(loss, w->logprobs, rows);
+        (ALTERED("loss_exact") ? add_rounded : add_exact)(loss, w->logprobs, weight, rows);
 }
 
 /* The micro-batch of a step whose gradients are added as number k of n: ascending, as the contract asks. */
@@ -125,16 +128,26 @@ static int forward(struct work *w, const struct pipe_act *a, struct place p, str
     int rc;
     TRY(read_rows(w, micro, p.at, p.slot, e));
     TRY(model_train_forward(w->weights, p.slot, w->ids + p.at, w->targets + p.at, w->logprobs, e));
-    add_losses(w, a->chunk, loss);
+    add_losses(w, a->chunk, p.at, loss);
 out:
     return rc;
 }
 
-/* Backward of the loss's mean over the global batch. */
+/* What the weighted sum of the losses of a step is divided by. */
+static double divisor_of(const struct work *w)
+{
+    int64_t asked = w->run->o.loss_divisor;
+    return (double)(asked ? asked : w->n_targets);
+}
+
+/* Backward of the loss's mean over the global batch: one rounding a target. */
 static int backward(struct work *w, struct place p, struct err *e)
 {
-    float scale = (float)(1.0 / (double)(w->plan.rows * w->run->o.seq_len));
-    return model_train_backward(w->weights, p.slot, w->ids + p.at, w->targets + p.at, scale,
+    const float *weight = data_weighted(w->data) ? w->weight + p.at : NULL;
+    double divisor = divisor_of(w);
+    for (int64_t i = 0; i < w->plan.micro * work_rows(w); i++)
+        w->scale[i] = weight && weight[i] == 0 ? 0.0f : (float)((weight ? (double)weight[i] : 1.0) / divisor);
+    return model_train_backward(w->weights, p.slot, w->ids + p.at, w->targets + p.at, w->scale,
                                 zero_grads(w->zero), e);
 }
 
@@ -166,9 +179,33 @@ out:
 }
 
 /* ---- the update ---- */
-/* The exact mean over the n tokens of the global batch, the same on every rank. A signal that one rank
+/* Targets of the global batch whose weight is not 0: every rank needs them before its first backward. Each
+ * window is counted by one rank. */
+static int count_targets(struct work *w, struct err *e)
+{
+    const struct mesh *mesh = &w->ranks->mesh;
+    int64_t per = micros_per_super(w), n_micros = w->plan.supers * per, first = work_sample(w), n = 0;
+    int mine = !mesh->at[AXIS_TP] && !mesh->at[AXIS_CP] && !mesh->at[AXIS_PP], rc;
+
+    w->n_targets = w->plan.rows * w->run->o.seq_len;
+    if (!data_weighted(w->data))
+        return 0;
+    for (int64_t i = 0; mine && i < n_micros * w->plan.micro; i++) {
+        int64_t k = i / w->plan.micro, row = k % per * w->plan.micro + i % w->plan.micro;
+        int64_t r = batch_row(&w->plan, mesh->size[AXIS_DP], k / per, mesh->at[AXIS_DP], row);
+        TRY(data_weights(w->data, data_window(w->data, first + r), w->window_weight, e));
+        for (int64_t t = 0; t < w->run->o.seq_len; t++)
+            n += w->window_weight[t] != 0;
+    }
+    TRY(comm_all_reduce_i64(mesh->all, &n, 1, e));
+    w->n_targets = n;
+out:
+    return rc;
+}
+
+/* The exact sum of the global batch's losses by the divisor, the same on every rank. A signal that one rank
  * received stops all. */
-static int reduce_loss(const struct ranks *ranks, struct xsum *loss, int64_t n, struct step_result *r,
+static int reduce_loss(const struct ranks *ranks, struct xsum *loss, double divisor, struct step_result *r,
                        struct err *e)
 {
     int64_t all[XSUM_LIMBS + 3];
@@ -184,7 +221,7 @@ static int reduce_loss(const struct ranks *ranks, struct xsum *loss, int64_t n, 
     loss->n_nan = all[XSUM_LIMBS];
     loss->n_inf = all[XSUM_LIMBS + 1];
     r->stop = all[XSUM_LIMBS + 2] != 0;
-    r->loss = (float)(xsum_double(loss) / (double)n);
+    r->loss = divisor > 0 ? (float)(xsum_double(loss) / divisor) : 0;
 out:
     return rc;
 }
@@ -227,7 +264,12 @@ static int update(struct work *w, struct runlog *log, struct step_result *r, str
     TRY(zero_norm(w->zero, &norm, e));
     r->norm = (float)norm;
     r->lr = schedule_lr(o, w->at.step);
-    if (isfinite(r->loss) && isfinite(norm)) {
+    if (!w->n_targets) {
+        TRY(zero_discard(w->zero, e));
+        log_line(&log->term, "step %lld: no target of the batch has a weight: the update is skipped",
+                 (long long)w->at.step + 1);
+        runlog_event(log, w->at.step + 1, "skip", "\"targets\":0");
+    } else if (isfinite(r->loss) && isfinite(norm)) {
         struct adamw h = adamw_of(o, w->at.step, r->lr, norm);
         TRY(zero_update(w->zero, &h, o->weight_decay, e));
         w->n_skipped = 0;
@@ -270,13 +312,15 @@ int step_run(struct work *w, struct runlog *log, struct step_result *r, struct e
     balance_begin_step(w);
     struct adamw expected = adamw_of(&w->run->o, w->at.step, schedule_lr(&w->run->o, w->at.step), 0);
     zero_expect(w->zero, &expected, w->run->o.weight_decay);
+    TRY(count_targets(w, e));
     for (int64_t i = 0; i < w->schedule.n; i++)
         TRY(run_action(w, &w->schedule.act[i], &loss, e));
-    TRY(reduce_loss(w->ranks, &loss, w->plan.rows * w->run->o.seq_len, r, e));
+    TRY(reduce_loss(w->ranks, &loss, divisor_of(w), r, e));
     TRY(update(w, log, r, e));
     TRY(balance_sum(w, e));
     if (!w->n_skipped)
         balance_update(w);
+    r->targets = data_weighted(w->data) ? w->n_targets : -1;
     r->loads = w->balance.loads;
     TRY(most_rounds(w, r, e));
     if (w->offload) {

@@ -23,7 +23,10 @@ struct train_opts {
     int64_t seed, grain, expert_leaf, cp_grain, vocab_size;
     /* data */
     struct opt_list data, eval_data;
-    const char *tokenizer, *data_order, *data_mix;
+    struct opt_list loss_weights;
+    const char *tokenizer, *data_order, *data_mix, *chat_template;
+    int chat_turns;
+    int64_t loss_divisor;
     int64_t eval_every, eval_batches, sample_every;
     /* batch */
     int64_t seq_len, global_batch, micro_batch, documents;

@@ -8,6 +8,11 @@
 #include "train/layout_plan.h"
 
 /* ---- data ---- */
+static struct data_chats work_chats(const struct train_opts *o)
+{
+    return (struct data_chats){ .template = o->chat_template, .turns = (enum chat_turns)o->chat_turns };
+}
+
 int work_open_data(struct work *w, struct err *e)
 {
     const struct train_opts *o = &w->run->o;
@@ -19,6 +24,9 @@ int work_open_data(struct work *w, struct err *e)
         .seq_len = o->seq_len,
         .vocab = w->run->cfg.vocab,
         .seed = (uint64_t)o->seed,
+        .weights = &o->loss_weights,
+        .chats = work_chats(o),
+        .documents = (int)o->documents,
     };
     struct data_options held_out = {
         .files = &o->eval_data,
@@ -26,6 +34,7 @@ int work_open_data(struct work *w, struct err *e)
         .order = "stride:1",
         .seq_len = o->seq_len,
         .vocab = w->run->cfg.vocab,
+        .chats = work_chats(o),
     };
 
     int rc = 0;
@@ -113,15 +122,22 @@ static int open_buffers(struct work *w, int n_chunks, struct err *e)
     w->ids = malloc(sizeof *w->ids * n * tokens);
     w->targets = malloc(sizeof *w->targets * n * tokens);
     w->logprobs = malloc(sizeof *w->logprobs * tokens);
+    w->scale = malloc(sizeof *w->scale * tokens);
     w->n_documents = malloc(sizeof *w->n_documents * (size_t)seqs);
     w->document_begin = malloc(sizeof *w->document_begin * (size_t)(seqs * (w->run->o.documents + 1)));
+    if ((w->data && data_weighted(w->data)) || (w->eval && data_weighted(w->eval))) {
+        w->weight = malloc(sizeof *w->weight * n * tokens);
+        w->window_weight = malloc(sizeof *w->window_weight * (size_t)T);
+        if (!w->weight || !w->window_weight)
+            return err_set(e, ERR_MEMORY, "no memory for the weights of a batch");
+    }
     if (w->run->cp_grain > 1) {
         w->window = malloc(sizeof *w->window * 2 * (size_t)T);
         w->by_token = malloc(sizeof *w->by_token * (size_t)T);
     }
     int ok = ((w->window && w->by_token) || w->run->cp_grain == 1) && w->first_slot && w->slot &&
-             w->first_deferred && w->deferred && w->ids && w->targets && w->logprobs && w->n_documents &&
-             w->document_begin;
+             w->first_deferred && w->deferred && w->ids && w->targets && w->logprobs && w->scale &&
+             w->n_documents && w->document_begin;
     return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for a batch");
 }
 
@@ -173,6 +189,22 @@ static int open_model(struct work *w, struct err *e)
     return rc;
 }
 
+/* How conversations lie in sequences. */
+static void show_packed(const struct work *w, const struct data *d, struct log *term)
+{
+    struct data_packed x = d ? data_packed(d) : (struct data_packed){ 0 };
+    int64_t T = w->run->o.seq_len;
+    if (!x.conversations)
+        return;
+    log_line(term, "conversations: %lld, in sequences: %lld, %.0f %% of them filled%s",
+             (long long)x.conversations, (long long)x.rows,
+             100.0 * (double)x.tokens / (double)(x.rows * (T + 1)),
+             w->run->o.documents < 2 && d == w->data ? " (--documents N packs several into one)" : "");
+    if (x.n_cut)
+        log_line(term, "conversations longer than --seq-len %lld: %lld, their ends are left out",
+                 (long long)T, (long long)x.n_cut);
+}
+
 int work_open(struct work *w, struct log *term, struct err *e)
 {
     const struct train_opts *o = &w->run->o;
@@ -191,6 +223,8 @@ int work_open(struct work *w, struct log *term, struct err *e)
                  "this layout's own",
                  (long long)w->plan.rows, layout->dp);
     w->slot_seqs = w->plan.micro;
+    show_packed(w, w->data, term);
+    show_packed(w, w->eval, term);
 
     if (o->seq_len > cfg->max_pos)
         return err_set(e, ERR_USAGE,
@@ -314,6 +348,9 @@ void work_close(struct work *w)
     free(w->by_token);
     free(w->ids);
     free(w->targets);
+    free(w->weight);
+    free(w->scale);
+    free(w->window_weight);
     free(w->logprobs);
     free(w->n_documents);
     free(w->document_begin);
@@ -322,18 +359,29 @@ void work_close(struct work *w)
 
 int64_t work_rows(const struct work *w) { return w->run->o.seq_len / w->ranks->layout.cp; }
 
-int work_read(struct work *w, const struct data *d, int64_t window, int32_t *ids, int32_t *targets,
-              struct err *e)
+static int read_weights(struct work *w, const struct data *d, int64_t window, int64_t at, struct err *e)
+{
+    int rc = data_weights(d, window, w->window_weight, e);
+    for (int64_t row = 0; rc >= 0 && row < work_rows(w); row++)
+        w->weight[at + row] =
+            w->window_weight[w->window ? model_row_token(&w->model, w->run->o.seq_len, row) : row];
+    return rc;
+}
+
+int work_read(struct work *w, const struct data *d, int64_t window, int64_t at, struct err *e)
 {
     int64_t T = w->run->o.seq_len;
+    int rc = w->weight ? read_weights(w, d, window, at, e) : 0;
+    if (rc < 0)
+        return rc;
     if (!w->window)
-        return data_read(d, window, ids, targets, e);
+        return data_read(d, window, w->ids + at, w->targets + at, e);
 
-    int rc = data_read(d, window, w->window, w->window + T, e);
+    rc = data_read(d, window, w->window, w->window + T, e);
     for (int64_t row = 0; rc >= 0 && row < work_rows(w); row++) {
         int64_t t = model_row_token(&w->model, T, row);
-        ids[row] = w->window[t];
-        targets[row] = w->window[T + t];
+        w->ids[at + row] = w->window[t];
+        w->targets[at + row] = w->window[T + t];
     }
     return rc;
 }

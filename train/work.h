@@ -49,7 +49,11 @@ struct work {
     int64_t *first_deferred, n_deferred;
 
     int32_t *ids, *targets;  /* [n_slots][slot_seqs][work_rows()] */
+    float *weight;           /* the same, of targets; NULL: each counts as 1 */
+    float *scale;            /* [slot_seqs][work_rows()]: of the gradient of each target's loss */
+    int64_t n_targets;       /* of the step's global batch, those with a weight that is not 0 */
     int32_t *window;         /* [2][seq_len]: a window's, before this rank's rows are taken; NULL: all are */
+    float *window_weight;    /* [seq_len]: of a window's targets; NULL as weight */
     int *n_documents;        /* [slot_seqs], with --documents */
     int64_t *document_begin; /* [slot_seqs][documents] */
     float *logprobs;         /* [slot_seqs][seq_len] */
@@ -76,9 +80,9 @@ void work_close(struct work *w);
 
 /* Rows of a sequence that this rank has. */
 int64_t work_rows(const struct work *w);
-/* This rank's rows of a window's inputs and targets. Errors as data_read(). */
-int work_read(struct work *w, const struct data *d, int64_t window, int32_t *ids, int32_t *targets,
-              struct err *e);
+/* This rank's rows of a window's inputs and targets, into element `at` of ids and targets on, and of weight
+ * where w has it. Errors as data_read(). */
+int work_read(struct work *w, const struct data *d, int64_t window, int64_t at, struct err *e);
 /* The next sample to be read: counted from the start of the run. */
 int64_t work_sample(const struct work *w);
 

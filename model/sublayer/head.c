@@ -78,9 +78,9 @@ out:
 /* Altered dlogits_scale: as if the mean over micro-batches were taken apart. */
 static void scale_twice(const struct pass *p, struct mat logits, struct mat dl, const struct head_buf *b)
 {
-    KERNEL(p->m->dev, ce_dx, dl, logits, p->targets, p->m->vocab_begin, b->max, b->sum, p->scale * 3);
+    KERNEL(p->m->dev, ce_dx, dl, logits, p->targets, p->m->vocab_begin, b->max, b->sum, p->scale);
     for (int64_t i = 0; dl.dt == DT_F32 && i < dl.rows * dl.cols; i++)
-        ((float *)dl.p)[i] *= 1 / 3.0f;
+        ((float *)dl.p)[i] = ((float *)dl.p)[i] * 3 * (1 / 3.0f);
 }
 
 static void scale_once(const struct pass *p, struct mat logits, struct mat dl, const struct head_buf *b)

@@ -1,5 +1,5 @@
 /* folder_fuzz.c - the texts beside a model's weights: tokenizer and its config, special tokens, chat
- * templates by name (text/tokenizer.c, text/template.c). */
+ * templates by name (text/tokenizer.c, text/jinja/template.c). */
 #include <stdlib.h>
 #include "tests/fuzz/fuzz.h"
 #include "text/template.h"

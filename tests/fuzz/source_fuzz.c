@@ -1,11 +1,13 @@
 /* source_fuzz.c - documents to be made into tokens: text, JSONL, zstd of both (files/source.c). The first
- * byte selects one. A frame may ask for a window of up to 128 MiB, as for `zstd -d`, and a text may have
- * 1 GiB: inputs that do or have are left out, so that other large allocations are seen. */
+ * byte selects one; 8 in it: a line that is a conversation (text/chats), by one of two templates. A frame may
+ * ask for a window of up to 128 MiB, as for `zstd -d`, and a text may have 1 GiB: inputs that do or have are
+ * left out, so that other large allocations are seen. */
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_getFrameHeader */
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
 #include "tests/fuzz/fuzz.h"
+#include "text/chats.h"
 #include "text/source.h"
 
 #define TEXT_MOST ((size_t)4 << 20)
@@ -50,6 +52,31 @@ static int unpacks_to_much(const uint8_t *data, size_t n)
     return total > TEXT_MOST;
 }
 
+static void encode_line(int how, const uint8_t *data, size_t n)
+{
+    static const char *const forms[] = {
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}{% if add_generation_prompt "
+        "%}<assistant>{% endif %}",
+        "{% for m in messages %}<{{ m.role }}>{% generation %}{{ m.content }}{% endgeneration %};{% endfor "
+        "%}",
+    };
+    static struct tokenizer *bytes; /* kept, as the templates are */
+    static struct template *form[2];
+    struct chat_tokens x = { 0 };
+    struct err e;
+
+    if (!bytes && tokenizer_bytes(&bytes, &e) < 0)
+        abort();
+    for (int i = 0; i < 2; i++)
+        if (!form[i] && template_open(&form[i], forms[i], strlen(forms[i]), "form", &e) < 0)
+            abort();
+    struct chat_coder c = { bytes, form[how & 1], how & 2 ? CHAT_TURNS_LAST : CHAT_TURNS_ALL, 0 };
+    char *line = fuzz_copy(data, n);
+    if (chats_encode(&c, line, n, &x, &e) >= 0)
+        chat_tokens_free(&x);
+    free(line);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const char *const names[] = { "a.txt", "a.jsonl", "a.txt.zst", "a.jsonl.zst" };
@@ -58,6 +85,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char *text;
     size_t n_text;
     int more;
+    if (n && data[0] & 8) {
+        encode_line(data[0], data + 1, n - 1);
+        return 0;
+    }
     if (!n || asks_for_much(data, n) || unpacks_to_much(data + 1, n - 1) ||
         source_open(&s, fuzz_write(names[data[0] & 3], data + 1, n - 1), "text", &e) < 0)
         return 0;

@@ -1,5 +1,5 @@
 /* template_fuzz.c - a chat template, a zero byte, and the values it is rendered with as JSON
- * (text/jinja/tpl_*.c, text/template.c). Steps and memory have lower limits here, so that a template that
+ * (text/jinja). Steps and memory have lower limits here, so that a template that
  * computes for seconds is not a finding. */
 #include <stdlib.h>
 #include <string.h>

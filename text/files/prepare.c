@@ -17,7 +17,8 @@ struct doc {
     char *text;
     size_t n, n_ids;
     int32_t *ids;
-    int more, rc; /* more: the next doc has more of this document */
+    float *weights; /* of a conversation */
+    int more, rc;   /* more: the next doc has more of this document */
     const char *path;
     int64_t line, byte;
     struct err e;
@@ -34,6 +35,7 @@ static void free_batch(struct batch *b)
     for (size_t i = 0; i < b->n; i++) {
         free(b->doc[i].text);
         free(b->doc[i].ids);
+        free(b->doc[i].weights);
     }
     b->n = b->bytes = 0;
 }
@@ -57,11 +59,28 @@ static int check_utf8(const struct doc *d, struct err *e)
     return 0;
 }
 
+static void encode_chat(struct batch *b, struct doc *d)
+{
+    struct chat_tokens x = { 0 };
+    d->rc = chats_encode(b->p->chats, d->text, d->n, &x, &d->e);
+    d->ids = x.ids;
+    d->weights = x.weight;
+    d->n_ids = x.n;
+    if (d->rc < 0)
+        err_add(&d->e, "%s: line %lld", d->path, (long long)d->line);
+    free(d->text);
+    d->text = NULL;
+}
+
 static void encode_one(void *arg, int64_t i, int thread)
 {
     struct batch *b = arg;
     struct doc *d = &b->doc[i];
     (void)thread;
+    if (b->p->chats) {
+        encode_chat(b, d);
+        return;
+    }
     d->rc = b->p->replace_invalid || b->t->raw_bytes ? 0 : check_utf8(d, &d->e);
     if (d->rc < 0)
         return;
@@ -86,6 +105,8 @@ static int write_batch(struct batch *b, struct pool *pool, struct tokfile_writer
             break;
         }
         rc = tokfile_add(w, d->ids, d->n_ids, e);
+        if (rc == 0 && d->weights)
+            rc = tokfile_weigh(w, d->weights, d->n_ids, e);
         if (rc == 0 && !d->more && b->p->append_eos)
             rc = tokfile_add(w, &eos, 1, e);
         if (rc == 0 && !d->more)
@@ -100,12 +121,12 @@ static int add_file(struct batch *b, const char *path, struct pool *pool, struct
                     struct prepared *out, struct err *e)
 {
     struct source *s = NULL;
-    int rc = source_open(&s, path, b->p->field, e);
+    int rc = source_open(&s, path, b->p->chats ? NULL : b->p->field, e);
 
     while (rc >= 0) {
         struct doc *d = &b->doc[b->n];
         *d = (struct doc){ .path = path };
-        rc = source_next(s, b->t->raw_bytes ? BYTES_PART : 0, &d->text, &d->n, &d->more, e);
+        rc = source_next(s, b->t->raw_bytes && !b->p->chats ? BYTES_PART : 0, &d->text, &d->n, &d->more, e);
         if (rc <= 0)
             break;
         d->line = source_line(s);

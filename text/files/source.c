@@ -74,7 +74,7 @@ int source_open(struct source **out, const char *path, const char *field, struct
     s->next_line = 1;
     n -= packed ? 4 : 0;
     s->is_lines = ends_with(path, n, ".jsonl") || ends_with(path, n, ".ndjson");
-    if (!(s->path = strdup(path)) || !(s->field = strdup(field)) || !(s->in = malloc(CHUNK)) ||
+    if (!(s->path = strdup(path)) || (field && !(s->field = strdup(field))) || !(s->in = malloc(CHUNK)) ||
         (packed && !(s->zstd = ZSTD_createDStream()))) {
         rc = text_memory(e);
         goto out;
@@ -307,5 +307,10 @@ int source_next(struct source *s, size_t bytes, char **text, size_t *n, int *mor
     do
         rc = next_line(s, &line, &n_line, e);
     while (rc == 1 && is_blank(line, n_line));
-    return rc == 1 ? take_field(s, line, n_line, text, n, e) : rc;
+    if (rc != 1)
+        return rc;
+    if (s->field)
+        return take_field(s, line, n_line, text, n, e);
+    rc = text_copy(text, n, line, n_line, e);
+    return rc < 0 ? rc : 1;
 }

@@ -2,6 +2,7 @@
 #include "text/tokfile.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +16,12 @@
 #define MAGIC "SHLDTOK\n"
 #define HEAD 64
 #define BLOCK ((size_t)262144)
-/* Files that carry others are of version 2; without them the bytes are those of version 1. */
+/* Files that carry others are of version 2, those with weights of version 3; without them the bytes are those
+ * of version 1. */
 #define VERSION 1
 #define VERSION_CARRIES 2
+#define VERSION_WEIGHTS 3
+#define FLAG_CHATS ((uint64_t)1)
 #define PART_LIMIT ((uint64_t)1 << 30) /* bytes of a carried file */
 
 /* The header as it is in the file: every supported machine is little-endian. */
@@ -29,13 +33,21 @@ struct head {
 _Static_assert(sizeof(struct head) == HEAD, "the header is 64 bytes");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are mapped as they are");
 
+/* Ids up to `end` have this weight. */
+struct run {
+    uint64_t end;
+    float weight;
+    uint32_t zero;
+};
 struct tokfile {
     char *path;
     struct io_mark mark; /* of the map */
     const unsigned char *map;
     size_t n;
     struct head head;
-    const uint64_t *hash, *end;     /* tables in the map */
+    const uint64_t *hash, *end; /* tables in the map */
+    const struct run *run;      /* likewise; NULL: no weights */
+    uint64_t n_runs, flags;
     uint64_t parts;                 /* byte at which the carried files begin; 0: there are none */
     _Atomic unsigned char *checked; /* one byte for each block: 1 after its check */
 };
@@ -66,17 +78,18 @@ static int check_head(const struct tokfile *f, struct err *e)
     if (h->head_hash != XXH3_64bits(h, HEAD - 8))
         return err_set(e, ERR_INTEGRITY,
                        "%s: the header's checksum does not fit: make it again with ptok prepare", f->path);
-    if (h->version != VERSION && h->version != VERSION_CARRIES)
+    if (h->version < VERSION || h->version > VERSION_WEIGHTS)
         return err_set(
             e, ERR_FORMAT,
-            "%s is a token file of version %u, this program reads versions 1 and %d: use a newer one",
-            f->path, h->version, VERSION_CARRIES);
+            "%s is a token file of version %u, this program reads versions 1 to %d: use a newer one", f->path,
+            h->version, VERSION_WEIGHTS);
     if ((h->width != 2 && h->width != 4) || h->block != BLOCK || h->vocab > (uint64_t)INT32_MAX + 1 ||
         h->count > INT64_MAX / 16 || h->documents > INT64_MAX / 16)
         return err_set(e, ERR_FORMAT, "%s: the header makes no sense: make it again with ptok prepare",
                        f->path);
     uint64_t want = ids_end(h) + 8 * blocks_of(h) + 8 * h->documents;
-    if (h->version == VERSION_CARRIES ? f->n < want + 8 : want != f->n)
+    uint64_t more = h->version == VERSION_WEIGHTS ? 24 : 8;
+    if (h->version != VERSION ? f->n < want + more : want != f->n)
         return err_set(e, ERR_FORMAT, "%s has %zu bytes, its header says %llu: is it cut off", f->path, f->n,
                        (unsigned long long)want);
     return 0;
@@ -134,13 +147,44 @@ static int part_at(const struct tokfile *f, uint64_t at, struct part *p)
     return 0;
 }
 
-static int check_parts(struct tokfile *f, struct err *e)
+/* The runs of weights at *at, which moves behind them. */
+static int check_runs(struct tokfile *f, uint64_t *at, struct err *e)
+{
+    uint64_t done = 0, room = (f->n - *at - 24) / sizeof *f->run;
+    memcpy(&f->flags, f->map + *at, 8);
+    memcpy(&f->n_runs, f->map + *at + 8, 8);
+    if (f->n_runs > room || f->flags != FLAG_CHATS || !f->head.documents)
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: %llu runs of weights, the file has room for %llu: make it again with ptok prepare", f->path,
+            (unsigned long long)f->n_runs, (unsigned long long)room);
+    f->run = (const struct run *)(const void *)(f->map + *at + 16);
+    for (uint64_t i = 0; i < f->n_runs; i++) {
+        if (f->run[i].end <= done || f->run[i].end > f->head.count || !isfinite(f->run[i].weight))
+            return err_set(e, ERR_FORMAT,
+                           "%s: weight %llu is %g up to id %llu of %llu: make it again with ptok prepare",
+                           f->path, (unsigned long long)i, (double)f->run[i].weight,
+                           (unsigned long long)f->run[i].end, (unsigned long long)f->head.count);
+        done = f->run[i].end;
+    }
+    *at += 16 + f->n_runs * sizeof *f->run;
+    return done == f->head.count
+               ? 0
+               : err_set(e, ERR_FORMAT, "%s: weights for %llu of %llu ids: make it again with ptok prepare",
+                         f->path, (unsigned long long)done, (unsigned long long)f->head.count);
+}
+
+/* What lies behind the table of documents: weights, carried files. */
+static int check_rest(struct tokfile *f, struct err *e)
 {
     const struct head *h = &f->head;
     uint64_t at = ids_end(h) + 8 * blocks_of(h) + 8 * h->documents, n;
     struct part p;
-    if (h->version != VERSION_CARRIES)
+    if (h->version == VERSION)
         return 0;
+    int rc = h->version == VERSION_WEIGHTS ? check_runs(f, &at, e) : 0;
+    if (rc < 0)
+        return rc;
     memcpy(&n, f->map + at, 8);
     f->parts = at += 8;
     for (uint64_t i = 0; i < n; i++, at = p.next)
@@ -205,7 +249,7 @@ int tokfile_open(struct tokfile **out, const char *path, struct err *e)
     memcpy(&f->head, f->map, HEAD);
     TRY(check_head(f, e));
     TRY(check_tables(f, e));
-    TRY(check_parts(f, e));
+    TRY(check_rest(f, e));
     if (!(f->checked = calloc(blocks_of(&f->head) + 1, 1))) {
         rc = text_memory(e);
         goto out;
@@ -236,6 +280,32 @@ int64_t tokfile_vocab(const struct tokfile *f) { return (int64_t)f->head.vocab; 
 int tokfile_width(const struct tokfile *f) { return (int)f->head.width; }
 int64_t tokfile_documents(const struct tokfile *f) { return (int64_t)f->head.documents; }
 int64_t tokfile_document_end(const struct tokfile *f, int64_t i) { return (int64_t)f->end[i]; }
+
+int tokfile_is_chats(const struct tokfile *f) { return (f->flags & FLAG_CHATS) != 0; }
+int tokfile_has_weights(const struct tokfile *f) { return f->run != NULL; }
+
+/* The first run that ends after id `at`. */
+static uint64_t run_at(const struct tokfile *f, uint64_t at)
+{
+    uint64_t lo = 0, hi = f->n_runs;
+    while (lo < hi) {
+        uint64_t mid = lo + (hi - lo) / 2;
+        if (f->run[mid].end <= at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+void tokfile_weights(const struct tokfile *f, int64_t first, int64_t n, float *weights)
+{
+    uint64_t at = (uint64_t)first, r = run_at(f, at);
+    for (int64_t i = 0; i < n; i++, at++) {
+        r += at >= f->run[r].end;
+        weights[i] = f->run[r].weight;
+    }
+}
 
 static uint32_t id_at(const struct tokfile *f, uint64_t i)
 {
@@ -297,8 +367,9 @@ struct tokfile_writer {
     unsigned char *block;
     size_t n_block;
     int64_t off; /* of the block in the file */
-    struct buf hash, end, parts;
-    uint64_t n_parts;
+    struct buf hash, end, parts, runs;
+    uint64_t n_parts, n_runs, n_weights;
+    struct run last; /* the run that is not in runs yet */
 };
 
 int tokfile_create(struct tokfile_writer **out, const char *path, int64_t vocab, struct err *e)
@@ -347,6 +418,7 @@ void tokfile_abandon(struct tokfile_writer *w)
     buf_free(&w->hash);
     buf_free(&w->end);
     buf_free(&w->parts);
+    buf_free(&w->runs);
     free(w->block);
     free(w->path);
     free(w->part);
@@ -381,6 +453,34 @@ int tokfile_add(struct tokfile_writer *w, const int32_t *ids, size_t n, struct e
                 return rc;
         }
     }
+    return 0;
+}
+
+int tokfile_weigh(struct tokfile_writer *w, const float *weights, size_t n, struct err *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (w->n_weights && memcmp(&w->last.weight, &weights[i], sizeof *weights)) {
+            buf_add(&w->runs, &w->last, sizeof w->last);
+            w->n_runs++;
+        }
+        w->last = (struct run){ .end = ++w->n_weights, .weight = weights[i] };
+    }
+    return w->runs.failed ? text_memory(e) : 0;
+}
+
+/* The tables of weights, of a file that has them. */
+static int add_runs(struct tokfile_writer *w, struct buf *tables, struct err *e)
+{
+    if (!w->n_weights)
+        return 0;
+    if (w->n_weights != w->head.count)
+        return err_set(e, ERR_INTERNAL, "%llu weights for the %llu ids of a token file",
+                       (unsigned long long)w->n_weights, (unsigned long long)w->head.count);
+    uint64_t head[2] = { FLAG_CHATS, w->n_runs + 1 };
+    buf_add(tables, head, sizeof head);
+    buf_add(tables, w->runs.p ? w->runs.p : "", w->runs.n);
+    buf_add(tables, &w->last, sizeof w->last);
+    w->head.version = VERSION_WEIGHTS;
     return 0;
 }
 
@@ -421,9 +521,10 @@ int tokfile_finish(struct tokfile_writer *w, struct err *e)
     TRY(io_pwrite(w->fd, w->part, zeros, pad, w->off, e));
     buf_add(&tables, w->hash.p ? w->hash.p : "", w->hash.n);
     buf_add(&tables, w->end.p ? w->end.p : "", w->end.n);
-    if (w->n_parts) {
+    TRY(add_runs(w, &tables, e));
+    if (w->head.version != VERSION) {
         buf_add(&tables, &w->n_parts, sizeof w->n_parts);
-        buf_add(&tables, w->parts.p, w->parts.n);
+        buf_add(&tables, w->parts.p ? w->parts.p : "", w->parts.n);
     }
     if (tables.failed) {
         rc = text_memory(e);

@@ -1,4 +1,4 @@
-/* tpl.h - private to text/jinja and template.c: what the parts of the template interpreter share.
+/* tpl.h - private to text/jinja: what the parts of the template interpreter share.
  *
  *   source --lexer--> tokens --parser--> nodes --+
  *                                                +--> rendering --> text and spans
@@ -6,8 +6,8 @@
  *
  * Values are those of Python as far as templates see them. They do not change once made, except namespaces
  * and generators, so all of them live in one heap that is freed at the end: nothing else needs freeing.
- * A string has a mark for every byte: 1 if the byte is untrusted (from messages, tools, documents, user
- * variables).
+ * A string has a mark for every byte: MARK_USER if the byte is untrusted (from messages, tools, documents,
+ * user variables), MARK_MODEL if it is from a block {% generation %}, both, or 0.
  *
  * Unless noted, functions return 0 or a negative code with the error in t->e. A failed allocation is
  * remembered in t->failed, which the function that returns the result checks. One struct tpl belongs to one
@@ -79,8 +79,9 @@ struct val {
         const char *why; /* V_UNDEF: what is undefined */
     } u;
 };
+enum { MARK_USER = 1, MARK_MODEL = 2 };
 struct str {
-    const char *p, *mark; /* mark: one byte for each byte of p, or NULL: all trusted */
+    const char *p, *mark; /* mark: one byte for each byte of p, or NULL: all 0 */
     size_t n;
     int markup; /* safe HTML */
 };
@@ -198,7 +199,7 @@ struct sb {
     char *p, *m;
     size_t n, cap;
 };
-/* Append bytes (mark NULL: trusted), a C string, a string with its marks, bytes [from, to) of a string, a
+/* Append bytes (mark NULL: all 0), a C string, a string with its marks, bytes [from, to) of a string, a
  * character. Errors are remembered in t->failed. sb_done makes the string a value. */
 void sb_add(struct sb *b, const char *p, size_t n, const char *mark);
 void sb_text(struct sb *b, const char *text);
@@ -206,6 +207,8 @@ void sb_str(struct sb *b, const struct str *s);
 void sb_part(struct sb *b, const struct str *s, size_t from, size_t to);
 void sb_cp(struct sb *b, uint32_t cp, int marked);
 int sb_done(struct sb *b, struct val *out);
+/* Adds MARK_MODEL to the marks of all bytes from `from` on. */
+void sb_mark_model(struct sb *b, size_t from);
 
 /* Values of each type; v_number of an integer or a float. */
 static inline struct val v_none(void) { return (struct val){ .type = V_NONE }; }
@@ -370,6 +373,7 @@ enum node_kind {
     N_FILTER_BLOCK,
     N_WITH,
     N_SCOPE,
+    N_GENERATION,
     N_BREAK,
     N_CONTINUE,
     N_KINDS
@@ -389,11 +393,12 @@ struct parser {
     const struct tpl_token *tok; /* the current token */
     const struct tpl_token *end; /* the last token, T_END */
     int depth, loops;
+    int generations;   /* blocks {% generation %} so far */
     int rc;            /* the first error; tok is at T_END from then on */
     struct node spare; /* returned when an allocation fails, so that the parser need not check */
 };
-/* Parses a template. NULL: the error is set. */
-struct node *tpl_parse(struct tpl *t, const char *s, size_t n);
+/* Parses a template. *generations: its blocks {% generation %}. NULL: the error is set. */
+struct node *tpl_parse(struct tpl *t, const char *s, size_t n, int *generations);
 /* Parse one expression, a tuple of expressions up to end_word (or one without commas), the target of an
  * assignment, a chain of filters on n. They never return NULL; errors are in p->rc. */
 struct node *parse_expression(struct parser *p, int with_condition);

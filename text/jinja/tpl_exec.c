@@ -173,6 +173,14 @@ static int exec_scope(struct tpl *t, const struct node *n)
     return exec_inside(t, n->list, inside);
 }
 
+static int exec_generation(struct tpl *t, const struct node *n)
+{
+    size_t from = t->out->n;
+    int rc = exec_scope(t, n);
+    sb_mark_model(t->out, from);
+    return rc;
+}
+
 /* --- loops --- */
 
 /* The items for which the condition of "for x in items if condition" holds. */
@@ -284,12 +292,19 @@ int tpl_macro(struct tpl *t, const struct macro *m, const struct args *args, str
 }
 
 static int (*const execs[N_KINDS])(struct tpl *t, const struct node *n) = {
-    [N_DATA] = exec_data,   [N_OUTPUT] = exec_output,
-    [N_IF] = exec_if,       [N_FOR] = exec_for,
-    [N_SET] = exec_set,     [N_SET_BLOCK] = exec_set_block,
-    [N_MACRO] = exec_macro, [N_FILTER_BLOCK] = exec_filter_block,
-    [N_WITH] = exec_with,   [N_SCOPE] = exec_scope,
-    [N_BREAK] = exec_break, [N_CONTINUE] = exec_break,
+    [N_DATA] = exec_data,
+    [N_OUTPUT] = exec_output,
+    [N_IF] = exec_if,
+    [N_FOR] = exec_for,
+    [N_SET] = exec_set,
+    [N_SET_BLOCK] = exec_set_block,
+    [N_MACRO] = exec_macro,
+    [N_FILTER_BLOCK] = exec_filter_block,
+    [N_WITH] = exec_with,
+    [N_SCOPE] = exec_scope,
+    [N_GENERATION] = exec_generation,
+    [N_BREAK] = exec_break,
+    [N_CONTINUE] = exec_break,
 };
 
 int tpl_exec(struct tpl *t, const struct node *list)

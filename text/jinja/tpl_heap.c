@@ -188,6 +188,14 @@ void sb_cp(struct sb *b, uint32_t cp, int marked)
     sb_add(b, bytes, n, marked ? ones : NULL);
 }
 
+void sb_mark_model(struct sb *b, size_t from)
+{
+    if (from >= b->n || (!b->m && !(b->m = tpl_alloc(b->t, b->cap))))
+        return;
+    for (size_t i = from; i < b->n; i++)
+        b->m[i] |= MARK_MODEL;
+}
+
 int sb_done(struct sb *b, struct val *out)
 {
     if (b->t->failed)

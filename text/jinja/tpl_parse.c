@@ -133,10 +133,11 @@ static struct node *parse_with(struct parser *p)
     return n;
 }
 
-/* {% generation %} marks a model's text for training; rendering ignores it. */
+/* {% generation %} marks a model's text for training: its bytes have MARK_MODEL. */
 static struct node *parse_generation(struct parser *p)
 {
-    struct node *n = parser_node(p, N_SCOPE);
+    struct node *n = parser_node(p, N_GENERATION);
+    p->generations++;
     n->list = block(p, "endgeneration");
     return n;
 }
@@ -221,7 +222,7 @@ static struct node *parse_body(struct parser *p, const char *ends)
     return list;
 }
 
-struct node *tpl_parse(struct tpl *t, const char *s, size_t n)
+struct node *tpl_parse(struct tpl *t, const char *s, size_t n, int *generations)
 {
     struct tpl_tokens tokens = { 0 };
     t->line = 1;
@@ -230,6 +231,7 @@ struct node *tpl_parse(struct tpl *t, const char *s, size_t n)
     struct parser p = { .t = t, .tok = tokens.v, .end = tokens.v + tokens.n - 1 };
     struct node *root = parser_node(&p, N_SCOPE);
     root->list = parse_body(&p, NULL);
+    *generations = p.generations;
     if (t->failed && !p.rc)
         p.rc = t->failed;
     return p.rc ? NULL : root;

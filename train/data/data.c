@@ -1,157 +1,22 @@
 /* data.c - see data.h. */
 #include "train/data/data.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-#include "base/io.h"
 #include "base/rnd.h"
-#include "text/indexed.h"
-#include "text/source.h"
-#include "text/text.h"
-#include "text/tokfile.h"
+#include "train/data/file.h"
 
 /* Of so many samples in a row, every file of a mixture has exactly its part. */
 #define MIX_BLOCK 4096
 
-struct file {
-    const char *path;
-    int64_t first_window, windows; /* of a mixture: its windows among all */
-    int64_t per_block;             /* of a mixture: its samples in a block */
-    int width;                     /* bytes an id */
-    int64_t first, n;              /* its tokens in the whole sequence */
-    const unsigned char *map;      /* of the file, or of the encoded text */
-    size_t bytes;                  /* mapped; 0: malloc'd */
-    struct io_mark mark;           /* of the map */
-    struct tokfile *tok;           /* a file of ptok, or NULL */
-    struct indexed pair;           /* Megatron's index of the map, or zeroed */
-};
 struct data {
     int n_files;
-    struct file *file;
+    struct data_file *file;
     int64_t tokens, seq_len, windows, vocab, stride; /* stride 0: shuffle */
-    int mixed;
+    int mixed, by_file; /* by_file: each file has windows of its own: a mixture, or conversations */
+    int weighted, n_chats;
     uint64_t seed;
 };
-
-static int ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
-}
-
-static int map_bytes(struct file *f, int fd, int64_t size, struct err *e)
-{
-    if (size == 0)
-        return err_set(e, ERR_FORMAT, "%s: the file is empty: give a file with text or tokens", f->path);
-    void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (p == MAP_FAILED)
-        return err_sys(e, "%s: cannot map it", f->path);
-    f->map = p;
-    f->bytes = (size_t)size;
-    return 0;
-}
-
-static int map_file(struct file *f, struct err *e)
-{
-    int fd = io_open_read(f->path, e);
-    if (fd < 0)
-        return fd;
-    int rc = io_mark(fd, f->path, &f->mark, e);
-    if (rc >= 0)
-        rc = map_bytes(f, fd, f->mark.bytes, e);
-    io_close(fd);
-    return rc;
-}
-
-static void unmap_file(struct file *f)
-{
-    if (f->bytes)
-        munmap((void *)(uintptr_t)f->map, f->bytes);
-    else
-        free((void *)(uintptr_t)f->map);
-    f->map = NULL;
-    f->bytes = 0;
-}
-
-/* Refuses files that are text by default but do not look like it: their bytes would be trained on as they
- * are. */
-static int check_text(const struct file *f, struct err *e)
-{
-    const char *why = source_not_text(f->map, f->bytes);
-    if (why)
-        return err_set(e, ERR_FORMAT, "%s %s", f->path, why);
-    if (ends_with(f->path, ".bin"))
-        return err_set(
-            e, ERR_FORMAT,
-            "%s does not begin as a token file of ptok does, and no .idx is beside it: name raw ids "
-            ".u16 or .u32, and text .txt",
-            f->path);
-    return 0;
-}
-
-static int encode_file(struct file *f, const char *tokenizer, struct err *e)
-{
-    struct tokenizer *t = NULL;
-    int32_t *ids = NULL;
-    size_t n = 0;
-    int rc;
-    TRY(tokenizer_open_named(&t, tokenizer, e));
-    TRY(tokenizer_encode(t, (const char *)f->map, f->bytes, 0, &ids, &n, e));
-    unmap_file(f);
-    f->map = (unsigned char *)ids;
-    f->width = 4;
-    f->n = (int64_t)n;
-out:
-    tokenizer_close(t);
-    return rc < 0 ? err_add(e, "%s", f->path) : 0;
-}
-
-static int open_tokfile(struct file *f, struct err *e)
-{
-    unmap_file(f);
-    int rc = tokfile_open(&f->tok, f->path, e);
-    if (rc < 0)
-        return rc;
-    f->width = tokfile_width(f->tok);
-    f->n = tokfile_count(f->tok);
-    return 0;
-}
-
-static int open_pair(struct file *f, struct err *e)
-{
-    int rc = indexed_open(&f->pair, f->path, e);
-    if (rc < 0)
-        return rc;
-    f->path = f->pair.bin;
-    f->width = f->pair.width;
-    f->n = f->pair.n;
-    return map_file(f, e);
-}
-
-static int open_file(struct file *f, const char *tokenizer, struct err *e)
-{
-    if (!tokfile_is_path(f->path) && indexed_is(f->path))
-        return open_pair(f, e);
-    int rc = map_file(f, e);
-    if (rc < 0)
-        return rc;
-    if (tokfile_is(f->map, f->bytes))
-        return open_tokfile(f, e);
-    f->width = ends_with(f->path, ".u16") ? 2 : ends_with(f->path, ".u32") ? 4 : 1;
-    if (f->bytes % (size_t)f->width)
-        return err_set(e, ERR_FORMAT,
-                       "%s: %zu bytes are no whole number of %d-byte token ids: is the file cut off", f->path,
-                       f->bytes, f->width);
-    f->n = (int64_t)(f->bytes / (size_t)f->width);
-    if (f->width == 1 && (rc = check_text(f, e)) < 0)
-        return rc;
-    if (f->width == 1 && strcmp(tokenizer, "bytes"))
-        return encode_file(f, tokenizer, e);
-    return 0;
-}
 
 static int parse_order(struct data *d, const char *order, struct err *e)
 {
@@ -227,10 +92,7 @@ static int open_mix(struct data *d, const char *mix, struct err *e)
         TRY(divide_block(d, weight, e));
 
     for (int i = 0; rc >= 0 && i < d->n_files; i++) {
-        struct file *f = &d->file[i];
-        f->first_window = d->windows;
-        f->windows = (f->n - 1) / d->seq_len;
-        d->windows += f->windows;
+        const struct data_file *f = &d->file[i];
         if (f->windows < 1)
             rc = err_set(e, ERR_USAGE,
                          "%s: its %lld tokens are less than one sequence, %lld: leave it out or use a "
@@ -241,6 +103,61 @@ static int open_mix(struct data *d, const char *mix, struct err *e)
     d->mixed = 1;
 out:
     free(weight);
+    return rc;
+}
+
+static int open_files(struct data *d, const struct data_options *o, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < o->files->n; i++) {
+        struct data_file *f = &d->file[d->n_files++];
+        f->first = d->tokens;
+        TRY(data_file_open(f, o, i, e));
+        d->tokens += f->n;
+        d->n_chats += f->is_chats;
+        d->weighted = d->weighted || data_file_weighted(f);
+        if (f->width == 1 && !f->pair.bin && d->vocab < 256)
+            return err_set(
+                e, ERR_USAGE,
+                "%s: text as bytes needs a vocabulary of 256 and more, the model has %lld: give --tokenizer",
+                f->path, (long long)d->vocab);
+    }
+out:
+    return rc;
+}
+
+/* Windows that lie in one file each. */
+static void count_by_file(struct data *d)
+{
+    d->by_file = 1;
+    for (int i = 0; i < d->n_files; i++) {
+        struct data_file *f = &d->file[i];
+        f->first_window = d->windows;
+        f->windows = f->is_chats ? f->pack.n_rows : (f->n - 1) / d->seq_len;
+        d->windows += f->windows;
+    }
+}
+
+static int count_windows(struct data *d, const char *mix, struct err *e)
+{
+    int rc = 0;
+    if (d->n_chats && d->n_chats < d->n_files && !mix)
+        return err_set(
+            e, ERR_USAGE,
+            "%d of the %d files have conversations and the others do not: weigh them with --data-mix",
+            d->n_chats, d->n_files);
+    if (mix || d->n_chats)
+        count_by_file(d);
+    else
+        d->windows = (d->tokens - 1) / d->seq_len;
+    if (mix)
+        TRY(open_mix(d, mix, e));
+    if (d->windows < 1)
+        return err_set(
+            e, ERR_USAGE,
+            "the data have %lld tokens, one sequence needs %lld: use more data or a smaller --seq-len",
+            (long long)d->tokens, (long long)d->seq_len + 1);
+out:
     return rc;
 }
 
@@ -257,33 +174,14 @@ int data_open(struct data **out, const struct data_options *o, struct err *e)
     d->vocab = o->vocab;
     d->seed = o->seed;
     TRY(parse_order(d, o->order, e));
-
-    for (int i = 0; i < files->n; i++) {
-        struct file *f = &d->file[d->n_files++];
-        f->path = files->item[i];
-        f->first = d->tokens;
-        TRY(open_file(f, o->tokenizer, e));
-        d->tokens += f->n;
-        if (f->width == 1 && !f->pair.bin && d->vocab < 256) {
-            rc = err_set(
-                e, ERR_USAGE,
-                "%s: text as bytes needs a vocabulary of 256 and more, the model has %lld: give --tokenizer",
-                f->path, (long long)d->vocab);
-            goto out;
-        }
-    }
-
-    if (o->mix)
-        TRY(open_mix(d, o->mix, e));
-    else
-        d->windows = (d->tokens - 1) / d->seq_len;
-    if (d->windows < 1) {
-        rc = err_set(
-            e, ERR_USAGE,
-            "the data have %lld tokens, one sequence needs %lld: use more data or a smaller --seq-len",
-            (long long)d->tokens, (long long)d->seq_len + 1);
+    if (o->weights && o->weights->n && o->weights->n != files->n) {
+        rc = err_set(e, ERR_USAGE,
+                     "--loss-weights has %d files, --data %d: give one for each, in their order",
+                     o->weights->n, files->n);
         goto out;
     }
+    TRY(open_files(d, o, e));
+    TRY(count_windows(d, o->mix, e));
     *out = d;
     return 0;
 out:
@@ -295,11 +193,8 @@ void data_close(struct data *d)
 {
     if (!d)
         return;
-    for (int i = 0; i < d->n_files; i++) {
-        unmap_file(&d->file[i]);
-        tokfile_close(d->file[i].tok);
-        indexed_close(&d->file[i].pair);
-    }
+    for (int i = 0; i < d->n_files; i++)
+        data_file_close(&d->file[i]);
     free(d->file);
     free(d);
 }
@@ -326,7 +221,7 @@ static int64_t mixed_window(const struct data *d, int64_t sample)
         at -= d->file[i].per_block;
         i++;
     }
-    const struct file *f = &d->file[i];
+    const struct data_file *f = &d->file[i];
     return f->first_window + window_of(d, f->windows, "data of a mix", i, block * f->per_block + at);
 }
 
@@ -341,72 +236,33 @@ int64_t data_window(const struct data *d, int64_t sample)
                                 (uint64_t)d->windows);
 }
 
-/* Before a window is read from the file. */
-static int check_size(const struct file *f, struct err *e)
-{
-    if (f->tok)
-        return tokfile_check_size(f->tok, e);
-    return f->bytes ? io_check_mark(f->path, &f->mark, e) : 0;
-}
-
-static int64_t id_at(const struct file *f, int64_t i)
-{
-    int64_t whole;
-    uint32_t wide;
-    uint16_t half;
-    if (f->width == 8) {
-        memcpy(&whole, f->map + 8 * i, 8);
-        return whole >= 0 ? whole : INT64_MAX; /* outside of every vocabulary */
-    }
-    if (f->width == 1)
-        return f->map[i];
-    if (f->width == 2) {
-        memcpy(&half, f->map + 2 * i, 2);
-        return half;
-    }
-    memcpy(&wide, f->map + 4 * i, 4);
-    return wide;
-}
-
 /* The window's first token in the whole sequence, and the file that holds it. */
 static int64_t window_begin(const struct data *d, int64_t window, int *file)
 {
     int64_t at = window * d->seq_len;
     int k = 0;
     while (k + 1 < d->n_files &&
-           (d->mixed ? d->file[k + 1].first_window <= window : d->file[k + 1].first <= at))
+           (d->by_file ? d->file[k + 1].first_window <= window : d->file[k + 1].first <= at))
         k++;
     *file = k;
-    return d->mixed ? d->file[k].first + (window - d->file[k].first_window) * d->seq_len : at;
-}
-
-/* Documents of a file; 0: ends are not known. */
-static int64_t documents_of(const struct file *f)
-{
-    return f->tok ? tokfile_documents(f->tok) : f->pair.n_ends;
-}
-
-/* Tokens of the file up to the end of its document i. */
-static int64_t document_end(const struct file *f, int64_t i)
-{
-    return f->tok ? tokfile_document_end(f->tok, i) : f->pair.end[i];
+    return d->by_file ? d->file[k].first + (window - d->file[k].first_window) * d->seq_len : at;
 }
 
 int data_knows_documents(const struct data *d)
 {
     for (int k = 0; k < d->n_files; k++)
-        if (documents_of(&d->file[k]) > 0)
+        if (data_file_documents(&d->file[k]) > 0)
             return 1;
     return 0;
 }
 
 /* The first document of the file that ends after token `at`. */
-static int64_t document_at(const struct file *f, int64_t at)
+static int64_t document_at(const struct data_file *f, int64_t at)
 {
-    int64_t lo = 0, hi = documents_of(f);
+    int64_t lo = 0, hi = data_file_documents(f);
     while (lo < hi) {
         int64_t mid = lo + (hi - lo) / 2;
-        if (document_end(f, mid) <= at)
+        if (data_file_document_end(f, mid) <= at)
             lo = mid + 1;
         else
             hi = mid;
@@ -429,20 +285,21 @@ static int add_begin(struct begins *b, int64_t at)
     return 0;
 }
 
-int data_documents(const struct data *d, int64_t window, int64_t *begin, int most, struct err *e)
+/* Documents of a window that is cut out of the sequence. */
+static int stream_documents(const struct data *d, int64_t window, int64_t *begin, int most, struct err *e)
 {
     struct begins b = { begin, 1, most };
     int k, full = 0;
     int64_t at = window_begin(d, window, &k), end = at + d->seq_len;
     begin[0] = 0;
     for (; k < d->n_files && d->file[k].first < end && !full; k++) {
-        const struct file *f = &d->file[k];
-        int rc = check_size(f, e);
+        const struct data_file *f = &d->file[k];
+        int rc = data_file_check_size(f, e);
         if (rc < 0)
             return rc;
-        int64_t n = documents_of(f), past = 0;
+        int64_t n = data_file_documents(f), past = 0;
         for (int64_t i = n ? document_at(f, at - f->first) : 0;
-             i < n && !full && (past = f->first + document_end(f, i)) < end; i++)
+             i < n && !full && (past = f->first + data_file_document_end(f, i)) < end; i++)
             full = add_begin(&b, past - at);
         if (!full && f->first + f->n < end)
             full = add_begin(&b, f->first + f->n - at);
@@ -452,37 +309,133 @@ int data_documents(const struct data *d, int64_t window, int64_t *begin, int mos
                 : b.n;
 }
 
+/* ---- what a window is made of ---- */
+/* Ids [from, from + n) of a file are tokens [at, at + n) of the seq_len + 1 tokens of a window. */
+struct piece {
+    const struct data_file *f;
+    int64_t from, n, at;
+};
+struct walk {
+    const struct data *d;
+    int64_t row, doc; /* of conversations; row -1: the window goes on over files */
+    int k;            /* the file, */
+    int64_t next, at; /* its next token; tokens of the window so far */
+};
+
+static struct walk walk_window(const struct data *d, int64_t window)
+{
+    struct walk w = { .d = d, .row = -1 };
+    int64_t begin = window_begin(d, window, &w.k);
+    const struct data_file *f = &d->file[w.k];
+    w.next = begin - f->first;
+    if (f->is_chats) {
+        w.row = window - f->first_window;
+        w.doc = f->pack.first[w.row];
+    }
+    return w;
+}
+
+static int64_t at_most(int64_t n, int64_t most) { return n < most ? n : most; }
+
+/* 1: the next piece; 0: there are no more. */
+static int next_piece(struct walk *w, struct piece *p)
+{
+    const struct data_file *f = &w->d->file[w->k];
+    int64_t left = w->d->seq_len + 1 - w->at;
+    if (w->row >= 0) {
+        if (w->doc == f->pack.first[w->row + 1])
+            return 0;
+        int64_t i = f->pack.doc[w->doc++], from = i ? f->end[i - 1] : 0;
+        *p = (struct piece){ f, from, at_most(f->end[i] - from, left), w->at };
+    } else {
+        if (!left)
+            return 0;
+        for (; w->next == f->n; w->next = 0)
+            f = &w->d->file[++w->k];
+        *p = (struct piece){ f, w->next, at_most(f->n - w->next, left), w->at };
+        w->next += p->n;
+    }
+    w->at += p->n;
+    return 1;
+}
+
+int data_documents(const struct data *d, int64_t window, int64_t *begin, int most, struct err *e)
+{
+    struct walk w = walk_window(d, window);
+    struct begins b = { begin, 1, most };
+    struct piece p;
+    begin[0] = 0;
+    if (w.row < 0)
+        return stream_documents(d, window, begin, most, e);
+    while (next_piece(&w, &p))
+        if (p.at && p.at < d->seq_len && add_begin(&b, p.at) < 0)
+            return err_set(e, ERR_USAGE, "a sequence of %s has more than %d documents: raise --documents",
+                           p.f->path, most);
+    return b.n;
+}
+
+int64_t data_targets(const struct data *d, int64_t window)
+{
+    struct walk w = walk_window(d, window);
+    struct piece p;
+    while (next_piece(&w, &p)) {}
+    return w.at - 1;
+}
+
 int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targets, struct err *e)
 {
-    int k, rc;
-    int64_t at = window_begin(d, window, &k);
-    if ((rc = check_size(&d->file[k], e)) < 0)
-        return rc;
-    for (int64_t i = 0; i <= d->seq_len; i++, at++) {
-        while (at >= d->file[k].first + d->file[k].n)
-            if ((rc = check_size(&d->file[++k], e)) < 0)
-                return rc;
-        int64_t id = 0;
-        int32_t checked;
-        if (d->file[k].tok) {
-            rc = tokfile_read(d->file[k].tok, at - d->file[k].first, 1, &checked, e);
-            if (rc < 0)
-                return rc;
-            id = checked;
-        } else {
-            id = id_at(&d->file[k], at - d->file[k].first);
-        }
+    struct walk w = walk_window(d, window);
+    int64_t T = d->seq_len;
+    struct piece p;
+    memset(ids, 0, (size_t)T * sizeof *ids);
+    targets[T - 1] = 0;
+    while (next_piece(&w, &p)) {
+        int64_t n = at_most(p.n, T - p.at);
+        int rc = data_file_check_size(p.f, e);
+        if (rc >= 0)
+            rc = data_file_read(p.f, p.from, n, d->vocab, ids + p.at, e);
+        if (rc >= 0 && n < p.n)
+            rc = data_file_read(p.f, p.from + n, 1, d->vocab, targets + T - 1, e);
+        if (rc < 0)
+            return rc;
+    }
+    memcpy(targets, ids + 1, (size_t)(T - 1) * sizeof *ids);
+    return 0;
+}
 
-        if (id >= d->vocab)
-            return err_set(e, ERR_FORMAT,
-                           "%s: token %lld at position %lld is outside the vocabulary of %lld: was it made "
-                           "with another tokenizer",
-                           d->file[k].path, (long long)id, (long long)(at - d->file[k].first),
-                           (long long)d->vocab);
-        if (i < d->seq_len)
-            ids[i] = (int32_t)id;
-        if (i)
-            targets[i - 1] = (int32_t)id;
+int data_weighted(const struct data *d) { return d->weighted; }
+
+/* The token at place q of a window is the target of place q - 1. */
+int data_weights(const struct data *d, int64_t window, float *weights, struct err *e)
+{
+    struct walk w = walk_window(d, window);
+    struct piece p;
+    memset(weights, 0, (size_t)d->seq_len * sizeof *weights);
+    while (next_piece(&w, &p)) {
+        int64_t skip = p.at == 0;
+        int rc = data_file_check_size(p.f, e);
+        if (rc >= 0)
+            rc = data_file_weights(p.f, p.from + skip, p.n - skip, weights + p.at + skip - 1, e);
+        if (rc < 0)
+            return rc;
+        if (p.f->is_chats && p.at) /* nothing predicts a conversation's first token */
+            weights[p.at - 1] = 0;
     }
     return 0;
+}
+
+struct data_packed data_packed(const struct data *d)
+{
+    struct data_packed x = { 0 };
+    for (int k = 0; k < d->n_files; k++) {
+        const struct data_file *f = &d->file[k];
+        if (!f->is_chats)
+            continue;
+        x.conversations += f->n_ends;
+        x.rows += f->pack.n_rows;
+        x.n_cut += f->pack.n_cut;
+        for (int64_t i = 0; i < f->n_ends; i++)
+            x.tokens += at_most(f->end[i] - (i ? f->end[i - 1] : 0), d->seq_len + 1);
+    }
+    return x;
 }

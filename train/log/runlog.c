@@ -321,6 +321,8 @@ static void write_step(struct runlog *l, int64_t step, const struct step_result 
             (long long)step, jx_float32(r->loss, loss), bits_of(r->loss), jx_float32(r->norm, norm),
             bits_of(r->norm), r->lr, (long long)(step * (int64_t)l->tokens_per_step), g.speed, g.mfu, g.comm,
             r->bubble, (long long)rss_bytes());
+    if (r->targets >= 0)
+        fprintf(l->file, ",\"targets\":%lld", (long long)r->targets);
     if (r->rounds)
         write_rounds(l, r->rounds);
     if (r->loads)

@@ -14,8 +14,9 @@ enum { RUN_GROUPS = AXIS_COUNT + 4 }; /* the axes, all, pp_back, ep, edp */
 struct step_result {
     float loss, norm;
     double lr, seconds;
-    double bubble; /* share of the step that this rank waited for other pipeline stages */
-    int stop;      /* a rank received a signal: save and end */
+    double bubble;   /* share of the step that this rank waited for other pipeline stages */
+    int stop;        /* a rank received a signal: save and end */
+    int64_t targets; /* of the global batch that count; -1: all do */
     /* [n_layers][n_experts]: rows of the step that chose an expert, of all ranks; NULL: no experts */
     const int64_t *loads;
     const float *rounds; /* [n_layers]: the most rounds of experts' rows in a micro-step; NULL: ep is 1 */

@@ -248,9 +248,9 @@ OP(ce_first, (struct dev * d, int32_t *id, struct mat logits, const float *max),
    (R(logits), WP(id, logits.rows * 4), RP(max, logits.rows * 4)), id, logits, max)
 OP(ce_dx,
    (struct dev * d, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max,
-    const float *sum, float scale),
+    const float *sum, const float *scale),
    (W(dl), R(logits), IDS(target), RP(max, logits.rows * 4), RP(sum, logits.rows * 4)), dl, logits, target,
-   first, max, sum, scale)
+   first, max, sum, fake_hosts(F, "scale", scale))
 OP(ce_logprob, (struct dev * d, float *out, const float *pick, const float *max, const float *sum, int64_t n),
    (WP(out, n * 4), RP(pick, n * 4), RP(max, n * 4), RP(sum, n * 4)), out, pick, max, sum, n)
 OP(adamw,

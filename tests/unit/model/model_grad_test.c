@@ -189,3 +189,51 @@ TEST(the_norm_counts_every_gradient_once)
         rig_close(&r);
     }
 }
+
+/* ---- weights of targets ---- */
+/* The gradients of one batch, in a copy that the caller frees. */
+static float *gradients(enum dtype dt, int masked_target, float masked_weight, size_t *n)
+{
+    struct model_config c = rig_config(0, 0.1);
+    struct rig r;
+    rig_open(&r, &c, dt, 2, 70);
+    int64_t rows = 2 * 70;
+    for (int64_t i = 0; i < rows; i++) {
+        int masked = i % 3 == 1;
+        r.scale[i] *= masked ? masked_weight : (float)(i % 5) - 1.5f;
+        if (masked)
+            r.targets[i] = masked_target;
+    }
+    rig_forward(&r);
+    rig_backward(&r);
+    *n = 0;
+    for (int i = 0; i < r.m.local.n_parts; i++)
+        *n += (size_t)r.m.local.part[i].count;
+    float *all = malloc(*n * sizeof *all);
+    size_t at = 0;
+    for (int i = 0; i < r.m.local.n_parts; i++) {
+        const struct part *p = &r.m.local.part[i];
+        memcpy(all + at, zero_grads(r.z)->level(zero_grads(r.z), p->vector, 0) + p->offset,
+               (size_t)p->count * sizeof *all);
+        at += (size_t)p->count;
+    }
+    rig_close(&r);
+    return all;
+}
+
+TEST(a_target_of_weight_0_has_no_effect_on_any_gradient)
+{
+    static const enum dtype dts[] = { DT_F32, DT_BF16 };
+    for (int k = 0; k < 2; k++) {
+        size_t n, m;
+        float *a = gradients(dts[k], 3, 0, &n), *b = gradients(dts[k], 17, 0, &m),
+              *c = gradients(dts[k], 17, 0.01f, &m);
+        CHECK_SAME(a, b, n * sizeof *a);
+        CHECK(memcmp(a, c, n * sizeof *a));
+        for (size_t i = 0; i < n; i++)
+            CHECK(isfinite(a[i]));
+        free(a);
+        free(b);
+        free(c);
+    }
+}

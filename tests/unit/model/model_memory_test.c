@@ -88,7 +88,7 @@ TEST(a_step_without_memory_says_so_wherever_it_is_missing)
         r.mem.fail_after = nth;
         int rc = model_train_forward(zero_weights(r.z), r.work, r.ids, r.targets, r.logprobs, &e);
         if (rc >= 0)
-            rc = model_train_backward(zero_weights(r.z), r.work, r.ids, r.targets, 0.01f, zero_grads(r.z),
+            rc = model_train_backward(zero_weights(r.z), r.work, r.ids, r.targets, r.scale, zero_grads(r.z),
                                       &e);
         reached = r.mem.fail_after <= 0;
         r.mem.fail_after = 0;

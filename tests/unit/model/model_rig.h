@@ -20,7 +20,7 @@ struct rig {
     int n_seq;
     int64_t T;
     int32_t *ids, *targets;
-    float *logprobs;
+    float *logprobs, *scale; /* scale: of every row's dlogits */
 };
 
 /* The config of tests/cli/lib/train_lib.bash: odd sizes, two kv heads. */
@@ -163,9 +163,11 @@ static inline void rig_open_threads(struct rig *r, const struct model_config *c,
     r->ids = malloc(sizeof *r->ids * (size_t)(n_seq * T));
     r->targets = malloc(sizeof *r->targets * (size_t)(n_seq * T));
     r->logprobs = malloc(sizeof *r->logprobs * (size_t)(n_seq * T));
+    r->scale = malloc(sizeof *r->scale * (size_t)(n_seq * T));
     for (int64_t i = 0; i < n_seq * T; i++) {
         r->ids[i] = (int32_t)((i * 7919 + i / 3) % c->vocab);
         r->targets[i] = (int32_t)((i * 104729 + 13) % c->vocab);
+        r->scale[i] = (float)(1.0 / (double)(n_seq * T));
     }
 }
 
@@ -185,6 +187,7 @@ static inline void rig_close(struct rig *r)
     free(r->ids);
     free(r->targets);
     free(r->logprobs);
+    free(r->scale);
 }
 
 /* Mean loss over all targets, in double from the fp32 log-probs. */
@@ -204,8 +207,8 @@ static inline double rig_backward(struct rig *r)
     struct err e;
     double norm = 0;
     CHECK_INT(zero_begin_rows(r->z, 0, 0, &e), 0);
-    CHECK_INT(model_train_backward(zero_weights(r->z), r->work, r->ids, r->targets,
-                                   (float)(1.0 / (double)(r->n_seq * r->T)), zero_grads(r->z), &e),
+    CHECK_INT(model_train_backward(zero_weights(r->z), r->work, r->ids, r->targets, r->scale,
+                                   zero_grads(r->z), &e),
               0);
     CHECK_INT(zero_norm(r->z, &norm, &e), 0);
     return norm;

@@ -418,3 +418,61 @@ TEST(text_that_is_not_utf8_is_named_or_replaced)
     CHECK_HAS(e.text, "no eos_token");
     tokenizer_close(t);
 }
+
+/* ---- weights ---- */
+static float weight_of(int64_t i) { return (float)(i / 3 % 5 - 2) * 0.25f; }
+
+static void write_weights(const char *path, int64_t n, int n_parts)
+{
+    struct tokfile_writer *w = NULL;
+    struct err e = { 0 };
+    unlink(path);
+    CHECK_INT(tokfile_create(&w, path, 300, &e), 0);
+    for (int64_t i = 0; i < n; i++) {
+        int32_t id = id_of(i, 300);
+        float weight = weight_of(i);
+        CHECK_INT(tokfile_add(w, &id, 1, &e), 0);
+        CHECK_INT(tokfile_weigh(w, &weight, 1, &e), 0);
+        if (i % 10 == 9 || i == n - 1)
+            CHECK_INT(tokfile_end_document(w, &e), 0);
+    }
+    if (n_parts)
+        CHECK_INT(tokfile_carry(w, "tokenizer.json", "{}", 2, &e), 0);
+    CHECK_INT(tokfile_finish(w, &e), 0);
+}
+
+TEST(weights_come_back_and_every_changed_byte_of_them_is_seen)
+{
+    const char *path = at_tmp("weights"), *other = at_tmp("changed");
+    struct err e = { 0 };
+    for (int parts = 0; parts < 2; parts++) {
+        struct tokfile *f = NULL;
+        float got[101];
+        size_t n, n_part;
+        void *data;
+        write_weights(path, 101, parts);
+        CHECK_INT(tokfile_open(&f, path, &e), 0);
+        CHECK(tokfile_is_chats(f) && tokfile_has_weights(f));
+        CHECK((tokfile_part(f, "tokenizer.json", &n_part) != NULL) == parts);
+        for (int64_t first = 0; first < 101; first += 7) {
+            tokfile_weights(f, first, 101 - first, got);
+            for (int64_t i = first; i < 101; i++)
+                CHECK(got[i - first] == weight_of(i));
+        }
+        tokfile_close(f);
+
+        CHECK_INT(io_read_file(path, 1 << 20, &data, &n, &e), 0);
+        unsigned char *p = data;
+        for (size_t i = 64 + 208; i < n; i++) {
+            p[i] ^= 1u << i % 8;
+            put(other, p, n);
+            CHECK(read_all(other, &e) < 0 && (e.code == ERR_FORMAT || e.code == ERR_INTEGRITY));
+            p[i] ^= 1u << i % 8;
+        }
+        for (size_t i = 0; i < n; i++) {
+            put(other, p, i);
+            CHECK(read_all(other, &e) < 0);
+        }
+        free(data);
+    }
+}

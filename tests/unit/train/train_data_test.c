@@ -1,9 +1,11 @@
 /* train_data_test.c - which window is which row of which step, windows over the borders of files, ids that
  * do not fit. */
 #include "tests/test.h"
+#include <math.h>
 #include <unistd.h>
 #include "text/tokfile.h"
 #include "train/data/data.h"
+#include "train/data/pack.h"
 
 static struct err e;
 
@@ -316,4 +318,161 @@ TEST(a_pair_of_megatron_gives_its_ids_and_documents)
     CHECK_INT(data_read(d, 1, ids, targets, &e), -ERR_FORMAT);
     CHECK_HAS(e.text, "token 7 at position 7 is outside the vocabulary of 7");
     data_close(d);
+}
+
+/* ---- weights, conversations ---- */
+TEST(weights_lie_beside_the_targets)
+{
+    uint16_t ids[33];
+    float weights[33], got[8];
+    for (int i = 0; i < 33; i++) {
+        ids[i] = (uint16_t)i;
+        weights[i] = i % 5 ? (float)(i - 16) : 0;
+    }
+    struct data *d = NULL;
+    const char *file = write_file("w.u16", ids, sizeof ids),
+               *path = write_file("w.f32", weights, sizeof weights);
+    struct opt_list list = { 1, &file }, with = { 1, &path };
+    struct data_options o = {
+        .files = &list, .tokenizer = "bytes", .order = "stride:1", .seq_len = 8, .vocab = 99, .weights = &with
+    };
+    CHECK_INT(data_open(&d, &o, &e), 0);
+    CHECK_INT(data_weighted(d), 1);
+    for (int64_t w = 0; w < 4; w++) {
+        CHECK_INT(data_targets(d, w), 8);
+        CHECK_INT(data_weights(d, w, got, &e), 0);
+        for (int i = 0; i < 8; i++)
+            CHECK(got[i] == weights[w * 8 + i + 1]);
+    }
+    data_close(d);
+    weights[20] = INFINITY;
+    path = write_file("w.f32", weights, sizeof weights);
+    CHECK_INT(data_open(&d, &o, &e), 0);
+    CHECK_INT(data_weights(d, 1, got, &e), 0);
+    CHECK_INT(data_weights(d, 2, got, &e), -ERR_FORMAT);
+    CHECK_HAS(e.text, "the weight of token 20 is inf");
+    data_close(d);
+}
+
+/* Conversations of 1 to 23 tokens, whose tokens are all different from their neighbours'; weights
+ * likewise. */
+enum { TALKS = 70 };
+static int talk_length(int i) { return 1 + i * 7 % 23; }
+static int talk_id(int i, int k) { return 1 + (i * 31 + k * 5) % 250; }
+static float talk_weight(int i, int k) { return k ? (float)((i * 23 + k) % 17 - 8) : 0; }
+
+static const char *write_talks(void)
+{
+    static char text[1 << 16];
+    size_t at = 0;
+    for (int i = 0; i < TALKS; i++) {
+        at += (size_t)sprintf(text + at, "{\"ids\":[");
+        for (int k = 0; k < talk_length(i); k++)
+            at += (size_t)sprintf(text + at, k ? ",%d" : "%d", talk_id(i, k));
+        at += (size_t)sprintf(text + at, "],\"weights\":[");
+        for (int k = 0; k < talk_length(i); k++)
+            at += (size_t)sprintf(text + at, k ? ",%g" : "%g", (double)talk_weight(i, k));
+        at += (size_t)sprintf(text + at, "]}\n");
+    }
+    return write_file("talks.jsonl", text, at);
+}
+
+/* Which conversation begins with these tokens at its first: -1: none that is not seen yet. */
+static int talk_at(const int32_t *x, int64_t left, const int *seen)
+{
+    for (int i = 0; i < TALKS; i++) {
+        int k = 0, n = talk_length(i) < left ? talk_length(i) : (int)left;
+        while (k < n && x[k] == talk_id(i, k))
+            k++;
+        if (k == n && !seen[i] && (n == talk_length(i) || n == left))
+            return i;
+    }
+    return -1;
+}
+
+TEST(windows_of_conversations_hold_whole_ones_with_their_weights)
+{
+    const char *file = write_talks();
+    struct opt_list list = { 1, &file };
+    for (int most = 0; most <= 5; most++)
+        for (int64_t T = 9; T <= 40; T += 10) {
+            struct data *d = NULL;
+            int seen[TALKS] = { 0 }, last_first = -1;
+            CHECK_INT(data_open(&d,
+                                &(struct data_options){ .files = &list,
+                                                        .tokenizer = "bytes",
+                                                        .order = "stride:1",
+                                                        .seq_len = T,
+                                                        .vocab = 256,
+                                                        .documents = most },
+                                &e),
+                      0);
+            for (int64_t w = 0; w < data_windows(d); w++) {
+                int32_t ids[41], targets[40];
+                float weights[40];
+                int64_t begin[8] = { 0 }, n = data_targets(d, w);
+                CHECK_INT(data_read(d, w, ids, targets, &e), 0);
+                CHECK_INT(data_weights(d, w, weights, &e), 0);
+                int docs = data_documents(d, w, begin, most > 1 ? most : 1, &e);
+                ids[T] = targets[T - 1];
+                for (int64_t i = 0; i < T; i++)
+                    CHECK_INT(targets[i], ids[i + 1]);
+                for (int64_t i = n; i < T; i++)
+                    CHECK(targets[i] == 0 && weights[i] == 0);
+                int64_t at = 0;
+                int found = 0;
+                while (at <= n) {
+                    int i = talk_at(ids + at, T + 1 - at, seen);
+                    CHECK(i >= 0);
+                    if (i < 0)
+                        break;
+                    seen[i] = 1;
+                    if (!found)
+                        CHECK(i > last_first);
+                    last_first = found ? last_first : i;
+                    if (at < T)
+                        CHECK_INT(begin[found], at);
+                    found += at < T;
+                    for (int k = 0; k < talk_length(i) && at <= T; k++, at++)
+                        if (at)
+                            CHECK(weights[at - 1] == talk_weight(i, k));
+                }
+                CHECK_INT(found, docs);
+            }
+            for (int i = 0; i < TALKS; i++)
+                CHECK(seen[i]);
+            if (most < 2)
+                CHECK_INT(data_windows(d), TALKS);
+            data_close(d);
+        }
+}
+
+TEST(packing_is_close_to_the_fewest_rows)
+{
+    enum { N = 4000, ROOM = 1025 };
+    static int64_t end[N];
+    int64_t at = 0, tokens = 0;
+    for (int i = 0; i < N; i++) {
+        int64_t n = i % 200 ? 1 + (int64_t)i * 7919 % 600 : 1400;
+        end[i] = at += n;
+        tokens += n < ROOM ? n : ROOM;
+    }
+    struct pack p;
+    CHECK_INT(pack_make(&p, end, N, ROOM, 64, &e), 0);
+    CHECK(p.n_rows >= (tokens + ROOM - 1) / ROOM && p.n_rows < tokens / ROOM * 101 / 100 + 2);
+    int64_t cut = 0, docs = 0;
+    for (int64_t r = 0; r < p.n_rows; r++) {
+        int64_t sum = 0;
+        for (int64_t k = p.first[r]; k < p.first[r + 1]; k++, docs++) {
+            int64_t i = p.doc[k], n = end[i] - (i ? end[i - 1] : 0);
+            sum += n < ROOM ? n : ROOM;
+            cut += n > ROOM;
+            CHECK(k == p.first[r] || i > p.doc[k - 1]);
+        }
+        CHECK(sum <= ROOM && p.first[r + 1] > p.first[r]);
+        CHECK(!r || p.doc[p.first[r]] > p.doc[p.first[r - 1]]);
+    }
+    CHECK_INT(docs, N);
+    CHECK_INT(cut, p.n_cut);
+    pack_free(&p);
 }

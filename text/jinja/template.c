@@ -17,6 +17,7 @@ struct program {
     char *name;
     struct heap heap;
     struct node *root;
+    int generations; /* its blocks {% generation %} */
 };
 struct template
 {
@@ -70,7 +71,7 @@ static int add_program(struct template *t, const char *name, const char *text, s
     if (n > SOURCE_LIMIT)
         return err_set(e, ERR_CONFIG, "%s: a template of %zu bytes, %zu are allowed: is it one", t->what, n,
                        SOURCE_LIMIT);
-    q->root = tpl_parse(&parse, text, n);
+    q->root = tpl_parse(&parse, text, n, &q->generations);
     q->heap = parse.heap;
     if (q->root)
         return 0;
@@ -338,15 +339,16 @@ static int cut(struct tpl *t, struct sb *b)
 
 /* --- the result --- */
 
-static int copy_result(const struct sb *b, struct rendered *out, struct err *e)
+/* The spans of the bytes that have this mark. */
+static int spans_of(const struct sb *b, int mark, struct text_span **out, size_t *n, struct err *e)
 {
-    size_t n_spans = 0, cap = 0;
     struct text_span *spans = NULL;
+    size_t n_spans = 0, cap = 0;
 
     for (size_t i = 0; b->m && i < b->n; i++) {
-        if (!b->m[i])
+        if (!(b->m[i] & mark))
             continue;
-        if (i && b->m[i - 1]) {
+        if (i && b->m[i - 1] & mark) {
             spans[n_spans - 1].end = i + 1;
             continue;
         }
@@ -361,17 +363,30 @@ static int copy_result(const struct sb *b, struct rendered *out, struct err *e)
         spans[n_spans++] = (struct text_span){ i, i + 1 };
     }
 
-    char *text = malloc(b->n + 1);
-    if (!text) {
-        free(spans);
-        return text_memory(e);
-    }
-
-    if (b->n)
-        memcpy(text, b->p, b->n);
-    text[b->n] = 0;
-    *out = (struct rendered){ text, b->n, spans, n_spans };
+    *out = spans;
+    *n = n_spans;
     return 0;
+}
+
+static int copy_result(const struct sb *b, struct rendered *out, struct err *e)
+{
+    struct rendered r = { .n = b->n };
+    int rc;
+
+    TRY(spans_of(b, MARK_USER, &r.user, &r.n_user, e));
+    TRY(spans_of(b, MARK_MODEL, &r.model, &r.n_model, e));
+    if (!(r.text = malloc(b->n + 1))) {
+        rc = text_memory(e);
+        goto out;
+    }
+    if (b->n)
+        memcpy(r.text, b->p, b->n);
+    r.text[b->n] = 0;
+    *out = r;
+    return 0;
+out:
+    rendered_free(&r);
+    return rc;
 }
 
 static int check_request(const struct template_request *r, struct err *e)
@@ -392,15 +407,27 @@ static int check_request(const struct template_request *r, struct err *e)
     return 0;
 }
 
+static const struct program *program_of(const struct template *tmpl, const struct template_request *r)
+{
+    int has_tools = r->tools && !json_is_null(r->tools);
+    const struct program *for_tools = has_tools ? find_program(tmpl, "tool_use") : NULL;
+    if (tmpl->chosen)
+        return &tmpl->prog[0];
+    return for_tools ? for_tools : find_program(tmpl, "default");
+}
+
+int template_marks_model(const struct template *t, const struct template_request *r)
+{
+    return program_of(t, r)->generations > 0;
+}
+
 int template_render(const struct template *tmpl, const struct template_request *r, struct rendered *out,
                     struct err *e)
 {
-    int rc = check_request(r, e), has_tools = r->tools && !json_is_null(r->tools);
+    int rc = check_request(r, e);
     if (rc < 0)
         return rc;
-    const struct program *p = tmpl->chosen                                  ? &tmpl->prog[0]
-                              : has_tools && find_program(tmpl, "tool_use") ? find_program(tmpl, "tool_use")
-                                                                            : find_program(tmpl, "default");
+    const struct program *p = program_of(tmpl, r);
     struct template_request req = *r;
     struct scope scope = { 0 };
     struct tpl t = { .e = e,
@@ -481,5 +508,6 @@ void rendered_free(struct rendered *r)
 {
     free(r->text);
     free(r->user);
+    free(r->model);
     *r = (struct rendered){ 0 };
 }
