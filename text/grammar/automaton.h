@@ -48,10 +48,11 @@ struct config_info {
     uint32_t *row;            /* [256] configurations; 0: none */
     uint32_t *mask;
 };
-/* Ranges of code points that are alike for every component of a terminal. */
+/* What is known of a terminal: ranges of code points that are alike for all its components. */
 struct terminal_ranges {
     struct cprange *v;
     size_t n;
+    uint32_t begin; /* the first state + 1; 0: not known yet */
 };
 
 struct open_frame; /* closure.c */

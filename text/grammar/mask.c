@@ -33,34 +33,56 @@ static void walk(struct machine *m, const struct token_trie *t, const struct byt
     }
 }
 
-/* --- slices --- */
+/* --- where the characters of a slice lead --- */
 
 static const struct {
     uint8_t lo, hi;
-} slice_bytes[N_SLICES][8] = {
+} slice_bytes[N_SLICES][6] = {
     [SLICE_LOWER] = { { 'a', 'z' } },
     [SLICE_NAME] = { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' }, { '-', '-' } },
     [SLICE_ASCII] = { { ' ', '!' }, { '#', '[' }, { ']', '~' } },
     [SLICE_TEXT] = { { ' ', '!' }, { '#', '[' }, { ']', '~' } },
 };
-enum { MIXED = -1, NOWHERE = 0 };
 
-/* The configuration to which all bytes lo to hi lead (NOWHERE: none leads on); MIXED. first: what bytes
- * before lead to, or -2. */
-static int64_t common(struct machine *m, uint32_t config, int lo, int hi, int64_t first)
+#define PLACES 12
+/* Configurations to which some character leads. */
+struct places {
+    uint32_t v[PLACES];
+    int n;
+    int too_many, dead; /* dead: a character leads nowhere */
+};
+
+static void add_place(struct places *p, uint32_t config)
 {
-    const uint32_t *row = machine_row(m, config);
-    for (int b = lo; row && b <= hi; b++) {
-        if (first == -2)
-            first = row[b];
-        if (row[b] != first)
-            return MIXED;
+    for (int i = 0; i < p->n; i++)
+        if (p->v[i] == config)
+            return;
+    if (p->n == PLACES)
+        p->too_many = 1;
+    else
+        p->v[p->n++] = config;
+}
+
+/* Adds where the bytes lo to hi lead from all places of `from`. */
+static void add_bytes(struct machine *m, const struct places *from, int lo, int hi, struct places *to)
+{
+    for (int i = 0; i < from->n; i++) {
+        const uint32_t *row = machine_row(m, from->v[i]);
+        uint32_t last = 0;
+        for (int b = lo; row && b <= hi; b++) {
+            if (!row[b])
+                to->dead = 1;
+            else if (row[b] != last)
+                add_place(to, last = row[b]);
+        }
+        to->dead |= !row;
     }
-    return row ? first : MIXED;
+    to->dead |= from->dead;
+    to->too_many |= from->too_many;
 }
 
 /* The same of all code points of more than one byte: through the states of UTF-8. */
-static int64_t common_beyond_ascii(struct machine *m, uint32_t config, int64_t first)
+static void add_beyond_ascii(struct machine *m, const struct places *from, struct places *to)
 {
     static const struct {
         uint8_t lo, hi, next_lo, next_hi; /* lead bytes, the second bytes that they may have */
@@ -68,30 +90,50 @@ static int64_t common_beyond_ascii(struct machine *m, uint32_t config, int64_t f
     } leads[] = { { 0xC2, 0xDF, 0x80, 0xBF, 0 }, { 0xE0, 0xE0, 0xA0, 0xBF, 1 }, { 0xE1, 0xEC, 0x80, 0xBF, 1 },
                   { 0xED, 0xED, 0x80, 0x9F, 1 }, { 0xEE, 0xEF, 0x80, 0xBF, 1 }, { 0xF0, 0xF0, 0x90, 0xBF, 2 },
                   { 0xF1, 0xF3, 0x80, 0xBF, 2 }, { 0xF4, 0xF4, 0x80, 0x8F, 2 } };
-    for (size_t i = 0; i < sizeof leads / sizeof *leads; i++) {
-        int64_t at = common(m, config, leads[i].lo, leads[i].hi, -2);
-        if (at > 0 && leads[i].rest)
-            at = common(m, (uint32_t)at, leads[i].next_lo, leads[i].next_hi, -2);
-        for (int j = 1; at > 0 && j < leads[i].rest; j++)
-            at = common(m, (uint32_t)at, 0x80, 0xBF, -2);
-        if (at > 0)
-            at = common(m, (uint32_t)at, leads[i].rest ? 0x80 : leads[i].next_lo, 0xBF, -2);
-        if (at != first)
-            return MIXED;
+    for (size_t i = 0; i < sizeof leads / sizeof *leads && !to->too_many; i++) {
+        struct places a = { .n = 0 }, b = { .n = 0 };
+        add_bytes(m, from, leads[i].lo, leads[i].hi, &a);
+        for (int j = 0; j < leads[i].rest; j++) {
+            b = (struct places){ .n = 0 };
+            add_bytes(m, &a, j ? 0x80 : leads[i].next_lo, j ? 0xBF : leads[i].next_hi, &b);
+            a = b;
+        }
+        add_bytes(m, &a, leads[i].rest ? 0x80 : leads[i].next_lo, 0xBF, to);
     }
-    return first;
 }
 
 /* Where one more character of a slice leads. */
-static int64_t slice_step(struct machine *m, enum slice_kind kind, uint32_t config)
+static struct places slice_step(struct machine *m, enum slice_kind kind, const struct places *from)
 {
-    int64_t at = -2;
-    for (int i = 0; i < 8 && slice_bytes[kind][i].hi && at != MIXED; i++)
-        at = common(m, config, slice_bytes[kind][i].lo, slice_bytes[kind][i].hi, at);
-    if (kind == SLICE_TEXT && at != MIXED)
-        at = common_beyond_ascii(m, config, at);
-    return at;
+    struct places to = { .n = 0 };
+    for (int i = 0; i < 6 && slice_bytes[kind][i].hi && !to.too_many; i++)
+        add_bytes(m, from, slice_bytes[kind][i].lo, slice_bytes[kind][i].hi, &to);
+    if (kind == SLICE_TEXT && !to.dead && !to.too_many)
+        add_beyond_ascii(m, from, &to);
+    return to;
 }
+
+/* Does every character of the slice lead back to the configuration? */
+static int is_closed(struct machine *m, enum slice_kind kind, uint32_t config)
+{
+    struct config_info *c = &m->config[config];
+    uint8_t known = (uint8_t)(1 << 2 * kind), yes = (uint8_t)(2 << 2 * kind);
+    if (!(c->checked & known)) {
+        const struct places here = { .v = { config }, .n = 1 };
+        uint8_t probe = slice_bytes[kind][0].lo;
+        const uint32_t *row = machine_row(m, config);
+        struct places to = { .dead = 1 };
+        if (row && row[probe] == config)
+            to = slice_step(m, kind, &here);
+        c = &m->config[config];
+        c->checked |= known;
+        if (!to.dead && !to.too_many && to.n == 1 && to.v[0] == config)
+            c->checked |= yes;
+    }
+    return (c->checked & yes) != 0;
+}
+
+/* --- slices --- */
 
 static void join(const struct token_trie *t, uint32_t *bits, const uint32_t *mask)
 {
@@ -99,29 +141,96 @@ static void join(const struct token_trie *t, uint32_t *bits, const uint32_t *mas
         bits[i] |= mask[i];
 }
 
-/* Adds the tokens of a slice. */
+/* The ids of the tokens at and below node i: a range of t->ids. */
+static int32_t ids_end(const struct token_trie *t, enum slice_kind kind, int32_t i)
+{
+    const struct slice *s = &t->slice[kind];
+    int32_t end = s->trie.node[i].end;
+    return end < (int32_t)s->trie.n ? s->trie.node[end].first : s->first_id + (int32_t)s->n_tokens;
+}
+
+static void set_below(const struct token_trie *t, enum slice_kind kind, int32_t i, int on, uint32_t *bits)
+{
+    int32_t end = ids_end(t, kind, i);
+    for (int32_t j = t->slice[kind].trie.node[i].first; j < end; j++) {
+        int32_t id = t->ids[j];
+        if (on)
+            allow(bits, id);
+        else
+            bits[id / 32] &= ~(1u << (id % 32));
+    }
+}
+
+/* Do more than half of the tokens of a slice begin with a byte that leads on? */
+static int most_begin(struct machine *m, const struct token_trie *t, enum slice_kind kind, uint32_t config)
+{
+    const struct byte_trie *trie = &t->slice[kind].trie;
+    const uint32_t *row = machine_row(m, config);
+    int32_t alive = 0;
+    for (int32_t i = 0; row && i < (int32_t)trie->n; i = trie->node[i].end)
+        if (row[trie->node[i].byte])
+            alive += ids_end(t, kind, i) - trie->node[i].first;
+    return (size_t)alive * 2 > t->slice[kind].n_tokens;
+}
+
+/* Walks the tokens of a slice. What lies below a configuration to which all characters lead back is allowed;
+ * the walk begins with all tokens, or with none, as the most of them end. */
+static void walk_slice(struct machine *m, const struct token_trie *t, enum slice_kind kind, uint32_t config,
+                       uint32_t *bits)
+{
+    const struct byte_trie *trie = &t->slice[kind].trie;
+    int begins_full = most_begin(m, t, kind, config);
+    uint32_t at[TOKEN_BYTES + 1];
+    m->work -= (int64_t)trie->n / 8;
+    if (begins_full)
+        join(t, bits, t->slice[kind].up_to[0]);
+    at[0] = config;
+    for (int32_t i = 0; i < (int32_t)trie->n;) {
+        const struct byte_node *x = &trie->node[i];
+        const uint32_t *row = m->config[at[x->depth - 1]].row;
+        if (!row && !(row = machine_row(m, at[x->depth - 1])))
+            return;
+        uint32_t next = row[x->byte];
+        int closed = next && x->end > i + 1 && is_closed(m, kind, next);
+        if (!next || closed) {
+            if (begins_full != closed)
+                set_below(t, kind, i, closed, bits);
+            i = x->end;
+            continue;
+        }
+        at[x->depth] = next;
+        for (int32_t j = 0; j < x->n && !begins_full; j++)
+            allow(bits, t->ids[x->first + j]);
+        i++;
+    }
+}
+
+/* Adds the tokens of a slice. What a character more leads to is a set of places: while none of them is the end,
+ * tokens of so many characters are allowed. */
 static void add_slice(struct machine *m, const struct token_trie *t, enum slice_kind kind, uint32_t config,
                       uint32_t *bits)
 {
     const struct slice *s = &t->slice[kind];
-    uint32_t at = config;
+    struct places now = { .v = { config }, .n = 1 }, seen = now;
     if (!s->n_tokens)
         return;
     for (int n = 0; n < s->longest; n++) {
-        int64_t next = slice_step(m, kind, at);
-        if (next == at)
-            break; /* any number of characters */
-        if (next == NOWHERE) {
+        struct places next = slice_step(m, kind, &now);
+        int before = seen.n;
+        if (next.dead && !next.n) { /* no longer token */
             if (n)
-                join(t, bits, s->up_to[n < SLICE_LENGTHS ? n : 0]);
-            if (n <= SLICE_LENGTHS)
-                return;
-        }
-        if (next == MIXED || n >= SLICE_LENGTHS) {
-            walk(m, t, &s->trie, config, bits);
+                join(t, bits, s->up_to[n]);
             return;
         }
-        at = (uint32_t)next;
+        if (next.dead || next.too_many) {
+            walk_slice(m, t, kind, config, bits);
+            return;
+        }
+        for (int i = 0; i < next.n; i++)
+            add_place(&seen, next.v[i]);
+        if (seen.n == before && !seen.too_many)
+            break; /* any number of characters leads to places that were seen */
+        now = next;
     }
     join(t, bits, s->up_to[0]);
 }
@@ -168,7 +277,7 @@ const uint32_t *config_mask(struct machine *m, const struct token_trie *t, uint3
     }
 
     /* where all characters lead back here, so do those of every slice */
-    if (slice_step(m, SLICE_TEXT, config) == config)
+    if (is_closed(m, SLICE_TEXT, config))
         memcpy(bits, t->all_slices, t->n_words * sizeof *bits);
     else
         for (int i = 0; i < N_SLICES; i++)

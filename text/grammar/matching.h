@@ -41,10 +41,11 @@ struct byte_trie {
  * tokens of a slice are a trie and, for states in which every character leads to the same state, ready
  * masks. */
 enum slice_kind { SLICE_LOWER, SLICE_NAME, SLICE_ASCII, SLICE_TEXT, N_SLICES };
-#define SLICE_LENGTHS 24 /* lengths in characters that are told apart */
+#define SLICE_LENGTHS 24 /* characters of a token of a slice, at most */
 struct slice {
     struct byte_trie trie;
     size_t n_tokens;
+    int32_t first_id; /* of token_trie->ids */
     int longest;                        /* characters of its longest token */
     uint32_t *up_to[SLICE_LENGTHS + 1]; /* masks of tokens of at most so many characters; [0]: of all */
 };

@@ -332,16 +332,26 @@ static uint32_t put_state(struct machine *m, int32_t vector, enum decoding at, u
     return id;
 }
 
-uint32_t term_begin(struct machine *m, int32_t terminal)
+static uint32_t find_begin(struct machine *m, int32_t terminal)
 {
     const struct terminal *t = &m->p->terminal[terminal];
-    int32_t v;
-    if (make_places(m) < 0 || (m->term_states.n == 0 && put_state(m, -1, AT_OPEN, 0) != 0))
+    if (m->term_states.n == 0 && put_state(m, -1, AT_OPEN, 0) != 0)
         return 0;
-    v = vector_begin(m, terminal);
+    int32_t v = vector_begin(m, terminal);
     if (v < 0 || !vector_goes_on(m, v))
         return 0;
     return put_state(m, v, t->decoder == DECODER_STRING ? AT_OPEN : AT_CHAR, 0);
+}
+
+uint32_t term_begin(struct machine *m, int32_t terminal)
+{
+    if (make_places(m) < 0)
+        return 0;
+    if (!m->ranges[terminal].begin) {
+        uint32_t begin = find_begin(m, terminal);
+        m->ranges[terminal].begin = begin + 1;
+    }
+    return m->failed ? 0 : m->ranges[terminal].begin - 1;
 }
 
 /* The state behind a whole code point. */

@@ -36,7 +36,7 @@ static int slice_of(const char *s, size_t n, int *n_chars)
             slice++;
         i += (size_t)len;
     }
-    return slice;
+    return *n_chars > SLICE_LENGTHS ? N_SLICES : slice;
 }
 
 /* --- tries --- */
@@ -134,6 +134,8 @@ static int make_slices(struct token_trie *t, struct err *e)
 
     for (int i = 0; rc == 0 && i <= N_SLICES; i++) {
         rc = make_trie(t, i < N_SLICES ? &t->slice[i].trie : &t->rest, begin[i], begin[i + 1]);
+        if (i < N_SLICES)
+            t->slice[i].first_id = begin[i];
         if (rc == 0 && i < N_SLICES)
             rc = make_masks(t, &t->slice[i], t->ids + begin[i], (size_t)(begin[i + 1] - begin[i]));
         for (size_t j = 0; rc == 0 && i < N_SLICES && j < t->n_words; j++)
