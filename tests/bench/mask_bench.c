@@ -50,8 +50,8 @@ static int read_vocabulary(struct vocabulary *v, const char *path, struct err *e
 }
 
 /* The times of the masks of one text, in microseconds, appended to list. */
-static int time_text(struct grammar *g, const struct token_trie *t, const json_t *ids, json_t *list, uint32_t *mask,
-                     struct err *e)
+static int time_text(struct grammar *g, const struct token_trie *t, const json_t *ids, json_t *list,
+                     uint32_t *mask, struct err *e)
 {
     struct matcher *m = NULL;
     int rc = matcher_open(&m, g, t, e);
@@ -101,7 +101,8 @@ int main(int argc, char **argv)
     size_t cap = 0;
     ssize_t n;
     io_begin();
-    int rc = argc == 2 ? read_vocabulary(&v, argv[1], &e) : err_set(&e, ERR_USAGE, "usage: mask_bench VOCABULARY");
+    int rc = argc == 2 ? read_vocabulary(&v, argv[1], &e)
+                       : err_set(&e, ERR_USAGE, "usage: mask_bench VOCABULARY");
     int32_t end = (int32_t)v.n - 1;
     if (rc == 0)
         rc = token_trie_of(&t, v.text, v.off, v.n, &end, 1, &e);

@@ -4,6 +4,7 @@
 BENCH is the program mask_bench; SCHEMAS a folder of MaskBench's files. Both read the valid instances as the same tokens of a
 vocabulary of 128,000 (made here), or of DIR. Both compile each schema anew, so that first masks count.
 """
+
 import argparse
 import glob
 import json
@@ -21,8 +22,17 @@ def made_vocabulary(n):
     rnd = random.Random(1)
     onset = "b c d f g h j k l m n p r s t v w st tr pl ch".split()
     nucleus = "a e i o u ea ou ai er on in".split()
-    scripts = [(0x3B1, 25), (0x430, 32), (0x4E00, 6000), (0x3042, 80), (0xAC00, 4000), (0x627, 30), (0x1F600, 60), (0xE0, 30)]
-    signs = '{ } [ ] " : , . - _ / \\ \n \t = ( ) < > ; \' !'.split(" ") + ["\n"]
+    scripts = [
+        (0x3B1, 25),
+        (0x430, 32),
+        (0x4E00, 6000),
+        (0x3042, 80),
+        (0xAC00, 4000),
+        (0x627, 30),
+        (0x1F600, 60),
+        (0xE0, 30),
+    ]
+    signs = "{ } [ ] \" : , . - _ / \\ \n \t = ( ) < > ; ' !".split(" ") + ["\n"]
     tokens = {bytes([b]): None for b in range(256)}
     while len(tokens) < n - 1:
         kind = rnd.random()
@@ -30,16 +40,22 @@ def made_vocabulary(n):
         if kind < 0.55:
             word = rnd.choice(["", " ", " "]) + rnd.choice([word, word, word.capitalize(), word.upper()])
         elif kind < 0.62:
-            word = rnd.choice(["", " ", "_", "."]) + word + rnd.choice(["", "_" + word[:3], word.capitalize()])
+            word = (
+                rnd.choice(["", " ", "_", "."]) + word + rnd.choice(["", "_" + word[:3], word.capitalize()])
+            )
         elif kind < 0.66:
             word = str(rnd.randrange(1000))
         elif kind < 0.74:
-            word = "".join(rnd.choice(signs) for _ in range(rnd.randrange(2, 5))) + rnd.choice(["", "", word[:3]])
+            word = "".join(rnd.choice(signs) for _ in range(rnd.randrange(2, 5))) + rnd.choice(
+                ["", "", word[:3]]
+            )
         elif kind < 0.75:
             word = rnd.choice([" ", "\n", "\t"]) + " " * rnd.randrange(1, 40)
         else:
             first, count = rnd.choice(scripts)
-            word = rnd.choice(["", "", " "]) + "".join(chr(first + rnd.randrange(count)) for _ in range(rnd.randrange(1, 4)))
+            word = rnd.choice(["", "", " "]) + "".join(
+                chr(first + rnd.randrange(count)) for _ in range(rnd.randrange(1, 4))
+            )
         raw = word.encode()
         if kind > 0.985 and len(raw) > 2:
             raw = raw[:-1]
@@ -109,7 +125,13 @@ def peer_times(guide, filled, tokenizer, bits, case):
 def figures(times):
     times = sorted(times)
     at = lambda q: times[min(len(times) - 1, int(q * len(times)))]
-    return {"masks": len(times), "mean": sum(times) / len(times), "p50": at(0.5), "p99": at(0.99), "max": times[-1]}
+    return {
+        "masks": len(times),
+        "mean": sum(times) / len(times),
+        "p50": at(0.5),
+        "p99": at(0.99),
+        "max": times[-1],
+    }
 
 
 def main():
@@ -124,6 +146,7 @@ def main():
     try:
         import llguidance as guide
         import llguidance.numpy as arrays
+
         tokenizer = guide.LLTokenizer(guide.TokenizerWrapper(cut))
         bits = arrays.allocate_token_bitmask(1, len(tokens))
     except ImportError:
@@ -158,12 +181,18 @@ def main():
         if times:
             f = figures(times)
             c = figures(compiles)
-            print(f"{name:10} {f['masks']} masks of {len(tokens)} ids: mean {f['mean']:.1f} us, p50 {f['p50']:.1f}, p99 {f['p99']:.1f}, "
-                  f"max {f['max']:.0f}; compiling: mean {c['mean']:.0f} us, p99 {c['p99']:.0f}")
+            print(
+                f"{name:10} {f['masks']} masks of {len(tokens)} ids: mean {f['mean']:.1f} us, p50 {f['p50']:.1f}, p99 {f['p99']:.1f}, "
+                f"max {f['max']:.0f}; compiling: mean {c['mean']:.0f} us, p99 {c['p99']:.0f}"
+            )
     if mine:
         row = {"name": f"mask, {len(tokens)} ids, mean", "ours": figures(mine)["mean"], "unit": "us"}
         if theirs:
-            row |= {"peer": figures(theirs)["mean"], "peer_name": "llguidance", "ratio": figures(theirs)["mean"] / row["ours"]}
+            row |= {
+                "peer": figures(theirs)["mean"],
+                "peer_name": "llguidance",
+                "ratio": figures(theirs)["mean"] / row["ours"],
+            }
         print(json.dumps({"rows": [row]}))
 
 

@@ -116,19 +116,12 @@ static void advance(struct machine *m, struct thread t, uint32_t at)
         closure_node(m, x->next, t.frame);
 }
 
-/* The rows of the terminal states of n threads, malloc'd; NULL: m has failed. */
-static const uint32_t **thread_rows(struct machine *m, const struct thread *t, size_t n)
+static int same_states(const uint32_t *const *row, size_t n, int a, int b)
 {
-    const uint32_t **row = malloc((n + 1) * sizeof *row);
-    if (!row)
-        m->failed = ERR_MEMORY;
-    for (size_t i = 0; row && i < n; i++)
-        row[i] = term_row(m, t[i].at);
-    if (row && m->failed) {
-        free(row);
-        row = NULL;
-    }
-    return row;
+    size_t i = 0;
+    while (i < n && row[i][a] == row[i][b])
+        i++;
+    return i == n;
 }
 
 /* Bytes that lead all threads to the same states lead to one configuration: like[b] is the first such
@@ -144,63 +137,74 @@ static void find_like(const uint32_t *const *row, size_t n, uint8_t like[256])
             hash[b] = (hash[b] ^ row[i][b]) * 0x9E3779B97F4A7C15u + (hash[b] >> 29);
 
     for (int b = 0; b < 256; b++) {
-        int j = 0;
-        for (; j < n_different; j++) {
-            size_t i = 0;
-            if (hash[different[j]] != hash[b])
-                continue;
-            while (i < n && row[i][b] == row[i][different[j]])
-                i++;
-            if (i == n)
-                break;
+        int j = -1;
+        if (b && hash[b] == hash[b - 1] && same_states(row, n, b, b - 1)) { /* most often */
+            like[b] = like[b - 1];
+            continue;
         }
+        while (++j < n_different)
+            if (hash[different[j]] == hash[b] && same_states(row, n, b, different[j]))
+                break;
         if (j == n_different)
             different[n_different++] = (uint8_t)b;
         like[b] = different[j];
     }
 }
 
+#define ROW_BYTES (256 * sizeof(uint32_t) + 256)
 const uint32_t *machine_row(struct machine *m, uint32_t config)
 {
-    uint8_t like[256];
     size_t n;
     if (m->config[config].row)
         return m->config[config].row;
-    const struct thread *key = machine_threads(m, config, &n);
-    struct thread *t = malloc((n + 1) * sizeof *t); /* the key moves when a configuration is added */
-    uint32_t *row = calloc(256, sizeof *row);
-    if (t)
-        memcpy(t, key, n * sizeof *t);
-    const uint32_t **rows = t && row ? thread_rows(m, t, n) : NULL;
-    if (!rows) {
-        m->failed = m->failed ? m->failed : ERR_MEMORY;
-        free(t);
-        free(row);
-        return NULL;
-    }
-
-    find_like(rows, n, like);
-    for (int b = 0; b < 256 && !m->failed; b++) {
-        if (like[b] != b) {
-            row[b] = row[like[b]];
-            continue;
-        }
-        closure_begin(m);
-        for (size_t i = 0; i < n; i++)
-            if (rows[i][b])
-                advance(m, t[i], rows[i][b]);
-        row[b] = closure_end(m);
-    }
-
-    free(rows);
-    free(t);
-    m->work -= 64 + (int64_t)n * 16;
+    const struct thread *t = machine_threads(m, config, &n);
+    const uint32_t **rows = malloc((n + 1) * sizeof *rows);
+    uint32_t *row = malloc(ROW_BYTES);
+    if (!rows || !row)
+        m->failed = ERR_MEMORY;
+    for (size_t i = 0; i < n && !m->failed; i++)
+        rows[i] = term_row(m, t[i].at);
     if (m->failed) {
+        free((void *)rows);
         free(row);
         return NULL;
     }
-    m->row_bytes += 256 * sizeof *row;
+
+    find_like(rows, n, (uint8_t *)(row + 256));
+    for (int b = 0; b < 256; b++) {
+        row[b] = 0;
+        for (size_t i = 0; i < n && !row[b]; i++)
+            row[b] = rows[i][b] ? NOT_KNOWN : 0;
+    }
+    free((void *)rows);
+    m->work -= 32 + (int64_t)n * 16;
+    m->row_bytes += ROW_BYTES;
     return m->config[config].row = row;
+}
+
+uint32_t machine_resolve(struct machine *m, uint32_t config, unsigned char byte)
+{
+    const uint32_t *row = machine_row(m, config);
+    size_t n;
+    if (!row)
+        return 0;
+    const uint8_t *like = (const uint8_t *)(row + 256);
+    unsigned char first = like[byte];
+    uint32_t next = row[first];
+    if (next == NOT_KNOWN) {
+        const struct thread *t = machine_threads(m, config, &n);
+        closure_begin(m);
+        for (size_t i = 0; i < n; i++) {
+            uint32_t at = m->term[t[i].at].row[first];
+            if (at)
+                advance(m, t[i], at);
+        }
+        next = closure_end(m);
+    }
+    if (m->failed)
+        return 0;
+    m->config[config].row[first] = m->config[config].row[byte] = next;
+    return next;
 }
 
 uint32_t machine_added(struct machine *m, uint32_t config)

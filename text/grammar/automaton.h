@@ -45,7 +45,7 @@ struct vector_info {
 };
 struct config_info {
     uint8_t accepts, checked; /* checked: which slices are known, see mask.c */
-    uint32_t *row;            /* [256] configurations; 0: none */
+    uint32_t *row;            /* see machine_row() */
     uint32_t *mask;
 };
 /* What is known of a terminal: ranges of code points that are alike for all its components. */
@@ -120,12 +120,18 @@ int key_is_other(const struct machine *m, const struct terminal *t, const uint32
 /* --- configurations (closure.c, automaton.c) --- */
 /* The first configuration of the program; 0: none. */
 uint32_t machine_begin(struct machine *m);
-/* The configurations behind each byte, [256], until the next call; NULL: m has failed. */
+/* The configurations behind each byte: [256], 0: none, NOT_KNOWN: machine_resolve() finds it. Bytes that are
+ * alike follow, [256] of uint8_t. NULL: m has failed. */
+#define NOT_KNOWN UINT32_MAX
 const uint32_t *machine_row(struct machine *m, uint32_t config);
+/* The configuration behind a byte, which becomes known. */
+uint32_t machine_resolve(struct machine *m, uint32_t config, unsigned char byte);
 static inline uint32_t machine_step(struct machine *m, uint32_t config, unsigned char byte)
 {
-    const uint32_t *row = machine_row(m, config);
-    return row ? row[byte] : 0;
+    const uint32_t *row = m->config[config].row;
+    if (!row && !(row = machine_row(m, config)))
+        return 0;
+    return row[byte] != NOT_KNOWN ? row[byte] : machine_resolve(m, config, byte);
 }
 /* The configuration without threads whose terminals added tokens may not write; 0: none is left. */
 uint32_t machine_added(struct machine *m, uint32_t config);

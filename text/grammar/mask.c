@@ -18,10 +18,7 @@ static void walk(struct machine *m, const struct token_trie *t, const struct byt
     at[0] = config;
     for (int32_t i = 0; i < (int32_t)trie->n;) {
         const struct byte_node *x = &trie->node[i];
-        const uint32_t *row = m->config[at[x->depth - 1]].row;
-        if (!row && !(row = machine_row(m, at[x->depth - 1])))
-            return;
-        uint32_t next = row[x->byte];
+        uint32_t next = machine_step(m, at[x->depth - 1], x->byte);
         if (!next) {
             i = x->end;
             continue;
@@ -67,15 +64,14 @@ static void add_place(struct places *p, uint32_t config)
 static void add_bytes(struct machine *m, const struct places *from, int lo, int hi, struct places *to)
 {
     for (int i = 0; i < from->n; i++) {
-        const uint32_t *row = machine_row(m, from->v[i]);
         uint32_t last = 0;
-        for (int b = lo; row && b <= hi; b++) {
-            if (!row[b])
+        for (int b = lo; b <= hi; b++) {
+            uint32_t next = machine_step(m, from->v[i], (unsigned char)b);
+            if (!next)
                 to->dead = 1;
-            else if (row[b] != last)
-                add_place(to, last = row[b]);
+            else if (next != last)
+                add_place(to, last = next);
         }
-        to->dead |= !row;
     }
     to->dead |= from->dead;
     to->too_many |= from->too_many;
@@ -102,7 +98,8 @@ static void add_beyond_ascii(struct machine *m, const struct places *from, struc
     }
 }
 
-/* Where one more character of a slice leads. */
+/* Where one more character of a slice leads; not all of it when one leads nowhere, or they lead to too
+ * many. */
 static struct places slice_step(struct machine *m, enum slice_kind kind, const struct places *from)
 {
     struct places to = { .n = 0 };
@@ -121,9 +118,8 @@ static int is_closed(struct machine *m, enum slice_kind kind, uint32_t config)
     if (!(c->checked & known)) {
         const struct places here = { .v = { config }, .n = 1 };
         uint8_t probe = slice_bytes[kind][0].lo;
-        const uint32_t *row = machine_row(m, config);
         struct places to = { .dead = 1 };
-        if (row && row[probe] == config)
+        if (machine_step(m, config, probe) == config)
             to = slice_step(m, kind, &here);
         c = &m->config[config];
         c->checked |= known;
@@ -161,15 +157,30 @@ static void set_below(const struct token_trie *t, enum slice_kind kind, int32_t 
     }
 }
 
-/* Do more than half of the tokens of a slice begin with a byte that leads on? */
+/* Tokens at and below node i, which leads to `next`, that are likely to be allowed, by a look at one more
+ * byte. */
+static int32_t likely(struct machine *m, const struct token_trie *t, enum slice_kind kind, int32_t i,
+                      uint32_t next)
+{
+    const struct byte_trie *trie = &t->slice[kind].trie;
+    int32_t n = ids_end(t, kind, i) - trie->node[i].first, alive = trie->node[i].n;
+    if ((size_t)n < t->slice[kind].n_tokens / 16 || is_closed(m, kind, next))
+        return n;
+    for (int32_t j = i + 1; j < trie->node[i].end; j = trie->node[j].end)
+        if (machine_step(m, next, trie->node[j].byte))
+            alive += ids_end(t, kind, j) - trie->node[j].first;
+    return alive;
+}
+
+/* Are more than half of the tokens of a slice likely to be allowed? */
 static int most_begin(struct machine *m, const struct token_trie *t, enum slice_kind kind, uint32_t config)
 {
     const struct byte_trie *trie = &t->slice[kind].trie;
-    const uint32_t *row = machine_row(m, config);
     int32_t alive = 0;
-    for (int32_t i = 0; row && i < (int32_t)trie->n; i = trie->node[i].end)
-        if (row[trie->node[i].byte])
-            alive += ids_end(t, kind, i) - trie->node[i].first;
+    for (int32_t i = 0; i < (int32_t)trie->n; i = trie->node[i].end) {
+        uint32_t next = machine_step(m, config, trie->node[i].byte);
+        alive += next ? likely(m, t, kind, i, next) : 0;
+    }
     return (size_t)alive * 2 > t->slice[kind].n_tokens;
 }
 
@@ -187,10 +198,7 @@ static void walk_slice(struct machine *m, const struct token_trie *t, enum slice
     at[0] = config;
     for (int32_t i = 0; i < (int32_t)trie->n;) {
         const struct byte_node *x = &trie->node[i];
-        const uint32_t *row = m->config[at[x->depth - 1]].row;
-        if (!row && !(row = machine_row(m, at[x->depth - 1])))
-            return;
-        uint32_t next = row[x->byte];
+        uint32_t next = machine_step(m, at[x->depth - 1], x->byte);
         int closed = next && x->end > i + 1 && is_closed(m, kind, next);
         if (!next || closed) {
             if (begins_full != closed)
@@ -205,8 +213,8 @@ static void walk_slice(struct machine *m, const struct token_trie *t, enum slice
     }
 }
 
-/* Adds the tokens of a slice. What a character more leads to is a set of places: while none of them is the end,
- * tokens of so many characters are allowed. */
+/* Adds the tokens of a slice. What a character more leads to is a set of places: while none of them is the
+ * end, tokens of so many characters are allowed. */
 static void add_slice(struct machine *m, const struct token_trie *t, enum slice_kind kind, uint32_t config,
                       uint32_t *bits)
 {

@@ -160,10 +160,9 @@ int matcher_at_end(const struct matcher *x) { return x->is_end ? 2 : x->accepts;
 /* The only byte that can follow; -1: there are several, or none. */
 static int forced_byte(struct machine *m, uint32_t config)
 {
-    const uint32_t *row = m->config[config].accepts ? NULL : machine_row(m, config);
     int found = -1;
-    for (int b = 0; row && b < 256; b++)
-        if (row[b]) {
+    for (int b = 0; b < 256 && !m->config[config].accepts; b++)
+        if (machine_step(m, config, (unsigned char)b)) {
             if (found >= 0)
                 return -1;
             found = b;

@@ -45,7 +45,7 @@ enum slice_kind { SLICE_LOWER, SLICE_NAME, SLICE_ASCII, SLICE_TEXT, N_SLICES };
 struct slice {
     struct byte_trie trie;
     size_t n_tokens;
-    int32_t first_id; /* of token_trie->ids */
+    int32_t first_id;                   /* of token_trie->ids */
     int longest;                        /* characters of its longest token */
     uint32_t *up_to[SLICE_LENGTHS + 1]; /* masks of tokens of at most so many characters; [0]: of all */
 };
