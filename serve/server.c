@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "comm/launch.h"
+#include "serve/api/structured.h"
 #include "serve/doors/response_store.h"
 #include "serve/weights/weights.h"
 #include "text/template.h"
@@ -212,6 +213,7 @@ static int open_tables(struct server *s, struct err *e)
     s->service.created = (int64_t)time(NULL);
     s->service.metrics = &s->metrics;
     s->service.kv_dtype = dtype_name(server_dtype(s));
+    TRY(grammar_cache_open(&s->service.grammars, e));
 out:
     return rc < 0 ? rc : 0;
 }
@@ -467,6 +469,7 @@ void server_close(struct server *s, int rc)
     router_close(&s->router);
     model_info_close(&s->loaded);
     response_store_close(s->service.responses);
+    grammar_cache_close(s->service.grammars);
     tokenizer_close(s->service.tok);
     free(s->service.chat_template);
     template_close(s->service.chat);

@@ -9,6 +9,7 @@
 #include "text/text.h"
 #include "text/tools.h"
 
+struct grammar_cache;
 struct metrics;
 struct response_store;
 struct template;
@@ -44,9 +45,10 @@ struct service {
     int drafts;                /* tokens that are guessed ahead of an answer, at most */
     /* the last ones of /v1/responses; NULL: none is kept */
     struct response_store *responses;
-    const char *kv_dtype;     /* of keys and values; NULL: not known yet */
-    double request_timeout_s; /* from the request to its last token; 0: no limit */
-    int lenient;              /* unknown and unsupported fields are ignored */
+    const char *kv_dtype;           /* of keys and values; NULL: not known yet */
+    double request_timeout_s;       /* from the request to its last token; 0: no limit */
+    struct grammar_cache *grammars; /* of constrained answers; NULL: there are none */
+    int lenient;                    /* unknown and unsupported fields are ignored */
 };
 
 /* Why a request cannot be served, as the client reads it. */

@@ -403,6 +403,8 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
     if (check_together(rq, f) < 0)
         return -1;
     name_request(rq);
+    if (structured_open(rq, f) < 0)
+        return -1;
     return request_open_choices(rq) < 0 ? fault_set(f, 500, NULL, "no memory for this request") : 0;
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "serve/api/structured.h"
 #include "serve/doors/embeddings.h"
 
 #define BAD 400
@@ -315,15 +316,19 @@ static int read_request_id(struct request *rq, const json_t *v, struct fault *f)
     return 0;
 }
 
-static int read_response_format(struct request *rq, const json_t *v, struct fault *f)
-{
-    const char *type = json_string_value(json_object_get(v, "type"));
-    if (type && !strcmp(type, "text"))
-        return 0;
-    return rq->sv->lenient ? 0
-                           : fault_set(f, BAD, "response_format",
-                                       "response_format is not supported here, only {\"type\":\"text\"}");
-}
+/* Fields by which vLLM asked for constrained answers before. It ignores them now: better refused. */
+#define READ_OLD(field) \
+    static int read_##field(struct request *rq, const json_t *v, struct fault *f) \
+    { \
+        (void)v; \
+        return rq->sv->lenient ? 0 : structured_refuse_old(#field, f); \
+    }
+READ_OLD(guided_json)
+READ_OLD(guided_regex)
+READ_OLD(guided_choice)
+READ_OLD(guided_grammar)
+READ_OLD(guided_decoding_backend)
+READ_OLD(guided_whitespace_pattern)
 
 /* Is the text v one of the words, which end with NULL? */
 static int read_word(const json_t *v, const char *name, const char *const *words, struct fault *f)
@@ -476,7 +481,14 @@ static const struct field fields[] = {
     { "truncate_prompt_tokens",         F_SPECIAL, SAMPLES | EMBEDDINGS,    .read = read_truncate },
     { "truncation_side",                F_SPECIAL, BOTH | EMBEDDINGS,       .read = read_truncation_side },
     { "cache_salt",                     F_SPECIAL, EVERY | EMBEDDINGS,      .read = read_salt },
-    { "response_format",                F_SPECIAL, BOTH,       .read = read_response_format },
+    { "response_format",                F_SPECIAL, BOTH,       .read = structured_read_format },
+    { "structured_outputs",             F_SPECIAL, SAMPLES,    .read = structured_read_outputs },
+    { "guided_json",                    F_SPECIAL, SAMPLES,    .read = read_guided_json },
+    { "guided_regex",                   F_SPECIAL, SAMPLES,    .read = read_guided_regex },
+    { "guided_choice",                  F_SPECIAL, SAMPLES,    .read = read_guided_choice },
+    { "guided_grammar",                 F_SPECIAL, SAMPLES,    .read = read_guided_grammar },
+    { "guided_decoding_backend",        F_SPECIAL, SAMPLES,    .read = read_guided_decoding_backend },
+    { "guided_whitespace_pattern",      F_SPECIAL, SAMPLES,    .read = read_guided_whitespace_pattern },
     /* about the caller, not about the answer */
     { "user",                           F_IGNORED, BOTH | RESPONSES | EMBEDDINGS },
     { "metadata",                       F_IGNORED, BOTH | RESPONSES },
@@ -509,7 +521,6 @@ static const struct field fields[] = {
     { "spaces_between_special_tokens",  F_NEUTRAL, BOTH,       .min = NAN, .max = 1 },
     { "features",                       F_NEUTRAL, TOKENS,     .min = NAN },
     { "kv_transfer_params",             F_NEUTRAL, TOKENS,     .min = NAN },
-    { "structured_outputs",             F_NEUTRAL, SAMPLING,   .min = NAN },
     { "extra_args",                     F_NEUTRAL, SAMPLING,   .min = NAN },
     { "flat_logprobs",                  F_NEUTRAL, SAMPLING,   .min = NAN },
     { "skip_reading_prefix_cache",      F_NEUTRAL, SAMPLING,   .min = NAN },

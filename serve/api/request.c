@@ -103,6 +103,7 @@ static void choice_free(struct choice *c)
     tokenizer_stream_close(c->stream);
     json_out_free(&c->text);
     tool_parser_close(c->parts.parser);
+    matcher_close(c->matcher);
 }
 
 void request_release(struct request *rq)
@@ -130,6 +131,8 @@ void request_release(struct request *rq)
     free(rq->prompt);
     free(rq->choice);
     tool_set_close(rq->tool_set);
+    grammar_close(rq->grammar);
+    free(rq->structured.text);
     json_decref(rq->tools);
     json_out_free(&rq->events);
     json_out_free(&rq->answer);
@@ -234,6 +237,17 @@ static int choice_open_text(struct choice *c)
                : 0;
 }
 
+/* Opens the matcher of a choice whose answer is constrained. */
+static int choice_open_matcher(struct choice *c)
+{
+    const struct request *rq = c->rq;
+    struct err e;
+    if (!rq->grammar)
+        return 0;
+    const struct token_trie *t = grammar_cache_trie(rq->sv->grammars, rq->sv, &e);
+    return t ? matcher_open(&c->matcher, rq->grammar, t, &e) : -1;
+}
+
 int request_open_choices(struct request *rq)
 {
     int n = rq->n_prompts * (int)rq->n;
@@ -254,7 +268,7 @@ int request_open_choices(struct request *rq)
             return -1;
         memcpy(c->ids, c->prompt->ids, sizeof *c->ids * (size_t)c->prompt->n);
         c->n_ids = c->prompt->n;
-        if (choice_open_text(c) < 0 || parts_open(c) < 0)
+        if (choice_open_text(c) < 0 || parts_open(c) < 0 || choice_open_matcher(c) < 0)
             return -1;
         if (!rq->echo)
             c->sent_ids = c->n_ids;
@@ -365,9 +379,26 @@ static int add_text(struct choice *c, int32_t id, int last, struct fault *f)
     return 0;
 }
 
+/* Takes a token within the grammar, if there is one. 1: the answer is complete, no token can follow; 0: not;
+ * -1 with *f. */
+static int follow_grammar(struct choice *c, int32_t id, struct fault *f)
+{
+    struct err e;
+    if (!c->matcher)
+        return 0;
+    int rc = matcher_take(c->matcher, id, &e);
+    if (rc < 0)
+        return fault_set(f, rc == -ERR_MEMORY ? 500 : 400, "structured_outputs", "%s", e.text);
+    if (!rc)
+        return fault_set(f, 500, NULL, "token %d is outside the grammar", id);
+    return matcher_at_end(c->matcher) == 2;
+}
+
 int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_entry *top, struct fault *f)
 {
-    int end = is_end(c, id), stopped;
+    int complete = follow_grammar(c, id, f), end = is_end(c, id), stopped;
+    if (complete < 0)
+        return -1;
     if (choice_reserve(c, c->n_ids + 1) < 0)
         return fault_set(f, 500, NULL, "no memory for %lld tokens", (long long)c->n_ids + 1);
     c->ids[c->n_ids] = id;
@@ -375,12 +406,12 @@ int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_
     c->n_ids++;
     c->seq.n_ids = c->n_ids;
     int full = c->n_ids - c->prompt->n >= c->rq->max_tokens;
-    stopped = add_text(c, end && !c->rq->include_stop ? -1 : id, end || full, f);
+    stopped = add_text(c, end && !c->rq->include_stop ? -1 : id, end || full || complete, f);
     if (stopped < 0)
         return -1;
     if (c->ends)
         c->ends[c->n_ids - 1] = c->text.n;
-    c->finish = end || stopped ? FINISH_STOP : full ? FINISH_LENGTH : FINISH_NONE;
+    c->finish = end || stopped || complete ? FINISH_STOP : full ? FINISH_LENGTH : FINISH_NONE;
     if (end && !stopped)
         c->stop_id = id;
     return 0;

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "serve/api/json_out.h"
+#include "serve/api/structured.h"
 #include "serve/engine/draft.h"
 #include "serve/engine/pooling.h"
 #include "serve/engine/sampler.h"
@@ -107,8 +108,9 @@ struct choice {     /* one answer to one prompt */
     int end_sent;     /* the event with its end */
     struct answer_parts parts;
     struct answer_items items;
-    struct pooled pooled; /* of /v1/embeddings */
-    size_t *ends;         /* [cap] bytes of text with token i; only with rq->in_items */
+    struct pooled pooled;    /* of /v1/embeddings */
+    size_t *ends;            /* [cap] bytes of text with token i; only with rq->in_items */
+    struct matcher *matcher; /* keeps the tokens within the request's grammar; NULL: it has none */
 
     enum finish finish;
     int queued;            /* the scheduler has it */
@@ -158,6 +160,8 @@ struct request {
     char *history;  /* the same, to be kept: the list of all input items, as JSON; or NULL */
     json_t *tools;  /* of a chat, or NULL */
     struct tool_set *tool_set; /* the same */
+    struct structured structured;
+    struct grammar *grammar; /* of the answers, shared; NULL: any text */
     struct prompt *prompt;
     struct choice *choice; /* [n_prompts * n] */
     const struct service *sv;

@@ -8,7 +8,7 @@
 int logit_processors_active(const struct sampling *s, const struct token_history *h)
 {
     return s->n_bias || s->n_allowed || s->n_bad || s->presence != 0 || s->frequency != 0 ||
-           s->repetition != 1 || h->n - h->n_prompt < s->min_tokens;
+           s->repetition != 1 || h->mask || h->n - h->n_prompt < s->min_tokens;
 }
 
 /* Makes ids impossible. */
@@ -91,6 +91,9 @@ int32_t logit_processors_sample(const struct sampling *s, int choice, const stru
 
     if (s->presence != 0 || s->frequency != 0 || s->repetition != 1)
         penalise(s, h, seen, l);
+    for (int64_t v = 0; h->mask && v < vocab; v++)
+        if (!(h->mask[v / 32] >> (v % 32) & 1))
+            l[v] = -INFINITY;
 
     for (int64_t v = 0; v < vocab; v++) {
         if (l[v] != l[v]) { /* no comparison finds a NaN: sample_token must see it */

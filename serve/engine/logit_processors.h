@@ -1,6 +1,6 @@
 /* logit_processors.h - what a request changes in the logits before a token is drawn: allowed_token_ids,
- * bad_words, logit_bias, end tokens before min_tokens, penalties; in this order, as vLLM. Pure functions, any
- * thread. */
+ * bad_words, logit_bias, end tokens before min_tokens, penalties; in this order, as vLLM; then the grammar of a
+ * constrained answer. Pure functions, any thread. */
 #ifndef SHARDLINE_SERVE_ENGINE_LOGIT_PROCESSORS_H
 #define SHARDLINE_SERVE_ENGINE_LOGIT_PROCESSORS_H
 
@@ -10,6 +10,7 @@
 struct token_history {
     const int32_t *ids; /* [n] */
     int64_t n_prompt, n;
+    const uint32_t *mask; /* a bit an id: those that a grammar allows; NULL: all */
 };
 /* Ids that would end the answer, in two lists: the model's and the request's. */
 struct end_ids {

@@ -12,6 +12,7 @@
 #include "serve/metrics.h"
 
 #define EACH (WATCH_MAX + 1) /* log-probs of a row */
+#define NO_MASK (-4)         /* an id: the grammar has none for this row */
 
 int outputs_open(struct outputs *m, struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e)
 {
@@ -48,6 +49,7 @@ void outputs_close(struct outputs *m)
     free(m->logprob);
     free(m->seen);
     free(m->best);
+    free(m->mask);
     if (m->there)
         dev_free(m->dev, m->there);
     memset(m, 0, sizeof *m);
@@ -56,7 +58,7 @@ void outputs_close(struct outputs *m)
 /* The tokens up to a row; the last of them may be drafts. */
 static struct token_history history(const struct choice *c, int64_t pos)
 {
-    return (struct token_history){ c->ids, c->prompt->n, pos + 1 };
+    return (struct token_history){ c->ids, c->prompt->n, pos + 1, NULL };
 }
 
 /* The choice takes the most likely token behind pos, and nothing else is asked of its logits. */
@@ -87,6 +89,66 @@ void outputs_expect(struct outputs *m, const struct sched *s)
     }
 }
 
+/* ---- masks, parallel over choices ---- */
+
+struct mask_job {
+    struct outputs *m;
+    size_t words;
+    int64_t *first; /* rows with which constrained choices begin */
+};
+
+/* The masks of a choice's rows. Those behind a draft stand behind that draft; behind one that the grammar
+ * refuses no mask is needed, as no token is taken there. */
+static void do_masks(void *arg, int64_t i, int thread)
+{
+    struct mask_job *j = arg;
+    struct output_row *r = &j->m->row[j->first[i]], *end = j->m->row + j->m->n;
+    struct choice *c = r->c;
+    struct err e;
+    int64_t n_taken = 0;
+    (void)thread;
+    for (; r < end && r->c == c; r++) {
+        if (r->nth && matcher_take(c->matcher, c->ids[r->pos], &e) <= 0)
+            break;
+        n_taken += r->nth > 0;
+        uint32_t *bits = j->m->mask + (size_t)(r - j->m->row) * j->words;
+        if (matcher_mask(c->matcher, bits, &e) < 0)
+            r->id = NO_MASK;
+        r->mask = bits;
+    }
+    matcher_rewind(c->matcher, n_taken);
+}
+
+/* Finds the masks of all rows of constrained answers. */
+static void find_masks(struct outputs *m, struct dev *dev, int64_t vocab)
+{
+    struct mask_job job = { m, ((size_t)vocab + 31) / 32, NULL };
+    int64_t n = 0;
+    for (int64_t i = 0; i < m->n; i++)
+        n += m->row[i].samples && m->row[i].c->matcher && !m->row[i].nth;
+    if (!n)
+        return;
+    if ((size_t)m->n * job.words > m->mask_cap) {
+        uint32_t *grown = realloc(m->mask, (size_t)m->n * job.words * sizeof *grown);
+        m->mask_cap = grown ? (size_t)m->n * job.words : m->mask_cap;
+        m->mask = grown ? grown : m->mask;
+    }
+    job.first = malloc((size_t)n * sizeof *job.first);
+    int failed = !job.first || (size_t)m->n * job.words > m->mask_cap;
+    n = 0;
+    for (int64_t i = 0; i < m->n; i++) {
+        struct output_row *r = &m->row[i];
+        if (!r->samples || !r->c->matcher)
+            continue;
+        if (failed)
+            r->id = NO_MASK;
+        else if (!r->nth)
+            job.first[n++] = i;
+    }
+    pool_run(dev->pool, n, do_masks, &job);
+    free(job.first);
+}
+
 /* ---- sampling and scoring, parallel over rows ---- */
 
 struct row_job {
@@ -100,6 +162,7 @@ static int32_t next_token(const struct output_row *r, const float *logits, int64
     const struct choice *c = r->c;
     const struct request *rq = c->rq;
     struct token_history h = history(c, r->pos);
+    h.mask = r->mask;
     struct end_ids ends = { rq->sv->eos, rq->stop_ids, rq->sv->n_eos, rq->n_stop_ids };
     int32_t told = scripted_token(c, r->pos);
     if (told >= 0)
@@ -124,6 +187,8 @@ static void do_row(void *arg, int64_t i, int thread)
         r->id = isfinite(j->head->max[i]) ? j->m->best[i] : -1;
         return;
     }
+    if (r->id == NO_MASK)
+        return;
     r->id = r->samples ? next_token(r, logits, j->vocab, j->head->max[i]) : r->c->ids[r->pos + 1];
     r->rank = !r->samples && rq->prompt_logprobs >= 0 ? token_rank(logits, j->vocab, r->id) : 0;
     if (r->samples && rq->n_watch)
@@ -211,6 +276,18 @@ static int row_fault(const struct output_row *r, const float *logprob, struct fa
                          position);
     if (r->id == -2)
         return fault_set(f, 500, NULL, "no memory for sampling");
+    if (r->id == NO_MASK)
+        return fault_set(
+            f, 400, "structured_outputs",
+            "no token can go on within the grammar at position %lld: the vocabulary lacks a byte, or "
+            "the grammar has too many states there",
+            position);
+    if (r->id == -3 && r->c->matcher)
+        return fault_set(
+            f, 400, "structured_outputs",
+            "the grammar, allowed_token_ids, bad_words and min_tokens together leave no token for "
+            "position %lld: allow more",
+            position);
     if (r->id == -3)
         return fault_set(f, 400, "allowed_token_ids",
                          "allowed_token_ids, bad_words and min_tokens together leave no token for position "
@@ -270,8 +347,8 @@ static void deliver_row(struct outputs *m, struct output_row *r, const float *lo
 
     for (int64_t j = 0; j < n; j++)
         top[j] = (struct top_entry){ r->top[j], logprob[j] };
-    int nan = row_fault(r, logprob, &f) < 0 && r->id != -2;
-    if (r->samples && is_refused(r, nan && r->id != -3))
+    int nan = row_fault(r, logprob, &f) < 0 && r->id >= -1;
+    if (r->samples && is_refused(r, nan))
         return;
     if (f.status) {
         request_fail(rq, &f);
@@ -336,6 +413,7 @@ struct head_out outputs_read(struct outputs *m, struct dev *dev, const struct he
 void outputs_sample(struct outputs *m, struct dev *dev, const struct head_out *here, int64_t vocab)
 {
     struct row_job job = { m, here, vocab };
+    find_masks(m, dev, vocab);
     pool_run(dev->pool, m->n, do_row, &job);
 }
 

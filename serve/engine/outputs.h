@@ -18,6 +18,7 @@ struct output_row {
     int nth;      /* how many rows before it in the step sample for this choice */
     int n_drafts; /* how many drafts the step ran for it */
     int32_t id;   /* sampled or scored; negative: no token can be sampled (sample_token()) */
+    const uint32_t *mask; /* of a constrained answer: ids that may come; NULL: all */
     int64_t rank; /* of a scored id, with prompt_logprobs */
     int32_t top[WATCH_MAX];
 };
@@ -26,6 +27,8 @@ struct outputs {
     int64_t cap, n; /* rows */
     struct output_row *row;
     struct drafts *drafts;             /* borrowed */
+    uint32_t *mask;                    /* of rows of constrained answers, one behind the other */
+    size_t mask_cap;                   /* words */
     float *pick, *max, *sum, *logprob; /* [cap * (WATCH_MAX + 1)] */
 
     /* Only where the host cannot read the device's memory, else NULL: */

@@ -239,13 +239,23 @@ static void run_job(struct job *j)
     MHD_resume_connection(conn); /* last: the library's thread may free x at once */
 }
 
+/* Does the body ask for a grammar, which may take long to compile? It may also only say these words. */
+static int may_have_grammar(const struct exchange *x)
+{
+    static const char *const words[] = { "structured_outputs", "response_format", "\"tools\"" };
+    for (size_t i = 0; x->body.n && i < sizeof words / sizeof *words; i++)
+        if (memmem(x->body.p, x->body.n, words[i], strlen(words[i])))
+            return 1;
+    return 0;
+}
+
 /* Runs the route's work: of a small body here, else in a worker's thread. */
 static enum MHD_Result begin_work(struct exchange *x)
 {
     x->worked = 1;
     if (check_request(x) < 0)
         return exchange_continue(x);
-    if (x->body.n > SMALL_BODY || (x->route->flags & ROUTE_ALWAYS_WORKER)) {
+    if (x->body.n > SMALL_BODY || (x->route->flags & ROUTE_ALWAYS_WORKER) || may_have_grammar(x)) {
         MHD_suspend_connection(x->conn);
         x->job.run = run_job;
         x->job.is_short = x->body.n <= SHORT_BODY && !is_admin(x);

@@ -31,6 +31,8 @@ void request_wire_write(struct json_out *o, const struct request *rq)
     char *tools = rq->tools ? json_dumps(rq->tools, JSON_COMPACT) : NULL;
     write_text(o, tools, tools ? strlen(tools) : 0);
     free(tools);
+    json_out_bytes(o, (const char *)&rq->structured, sizeof rq->structured);
+    write_text(o, rq->structured.text, rq->structured.n);
     for (int i = 0; i < rq->n_stop; i++)
         write_text(o, rq->stop[i], strlen(rq->stop[i]));
     for (int i = 0; i < rq->n_prompts; i++) {
@@ -104,6 +106,9 @@ static void take_lists(struct bytes *b, struct request *rq)
     rq->tools = tools ? json_loadb(tools, n, 0, NULL) : NULL;
     b->bad |= tools && !rq->tools;
     free(tools);
+    take(b, &rq->structured, sizeof rq->structured);
+    rq->structured.text = take_text(b, &rq->structured.n);
+    b->bad |= rq->structured.kind && !rq->structured.text;
     rq->stop = calloc((size_t)rq->n_stop + 1, sizeof *rq->stop);
     rq->prompt = calloc((size_t)rq->n_prompts + 1, sizeof *rq->prompt);
     b->bad |= !rq->stop || !rq->prompt;
@@ -122,6 +127,7 @@ struct request *request_wire_read(const struct service *sv, const char *p, size_
 {
     struct bytes b = { p, n, 0 };
     struct request *rq = request_new(sv);
+    struct fault f;
     if (!rq)
         return NULL;
     take(&b, (char *)rq + PLAIN_BEGIN, PLAIN_END - PLAIN_BEGIN);
@@ -132,7 +138,7 @@ struct request *request_wire_read(const struct service *sv, const char *p, size_
     rq->n_choices = 0;
     if (!b.bad)
         take_lists(&b, rq);
-    if (b.bad || b.n || request_open_choices(rq) < 0) {
+    if (b.bad || b.n || structured_open(rq, &f) < 0 || request_open_choices(rq) < 0) {
         request_release(rq);
         return NULL;
     }
