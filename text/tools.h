@@ -79,6 +79,7 @@ int tools_write(const struct tool_family *f, const json_t *calls, struct buf *ou
 /* ---- what the model may write ---- */
 
 struct grammar;
+struct grammar_spec;
 struct tool_constraint {
     const json_t *tools; /* the request's */
     const char *name;    /* only this one may be called, or NULL */
@@ -91,6 +92,10 @@ struct tool_constraint {
  * names tool and keyword. ERR_STOPPED, ERR_MEMORY. */
 int tools_grammar(struct grammar **out, const struct tool_form *form, const struct tool_constraint *how,
                   const struct work_limit *limit, struct err *e);
+/* The grammar of an answer that follows another grammar behind its reasoning, which it may have. Errors as
+ * grammar_open(). */
+int tools_grammar_answer(struct grammar **out, const struct tool_form *form, int in_reasoning,
+                         const struct grammar_spec *answer, const struct work_limit *limit, struct err *e);
 
 /* ---- into the template ---- */
 

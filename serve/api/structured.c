@@ -66,7 +66,8 @@ const struct token_trie *grammar_cache_trie(struct grammar_cache *c, const struc
 
 static int same(const struct structured *a, const struct structured *b)
 {
-    return a->kind == b->kind && a->flags == b->flags && a->n == b->n && !memcmp(a->text, b->text, a->n);
+    return a->kind == b->kind && a->flags == b->flags && a->behind == b->behind && a->n == b->n &&
+           !memcmp(a->text, b->text, a->n);
 }
 
 /* A grammar that is kept, one reference more; NULL: none. */
@@ -121,7 +122,9 @@ static int set(struct request *rq, enum grammar_kind kind, unsigned flags, char 
         free(text);
         return fault_set(f, BAD, field, "%s needs a tokenizer, and this model has none", field);
     }
-    rq->structured = (struct structured){ (int)kind + 1, flags, field[0] == 'r', strlen(text), text };
+    rq->structured = (struct structured){
+        .kind = (int)kind + 1, .flags = flags, .of_format = field[0] == 'r', .n = strlen(text), .text = text
+    };
     return 0;
 }
 
@@ -260,9 +263,17 @@ int structured_refuse_old(const char *name, struct fault *f)
 
 /* --- grammars --- */
 
+/* The grammar of a spec, behind reasoning where there may be some. */
+static int open_spec(struct grammar **out, const struct service *sv, const struct structured *s,
+                     const struct grammar_spec *spec, const struct work_limit *limit, struct err *e)
+{
+    return s->behind ? tools_grammar_answer(out, &sv->form, s->behind == 2, spec, limit, e)
+                     : grammar_open(out, spec, limit, e);
+}
+
 /* Compiles a list of texts. */
-static int open_choice(struct grammar **out, const struct structured *s, const struct work_limit *limit,
-                       struct err *e)
+static int open_choice(struct grammar **out, const struct service *sv, const struct structured *s,
+                       const struct work_limit *limit, struct err *e)
 {
     json_t *list = json_loadb(s->text, s->n, 0, NULL);
     size_t n = json_array_size(list);
@@ -276,24 +287,25 @@ static int open_choice(struct grammar **out, const struct structured *s, const s
                                          .n = json_string_length(v) };
     }
     if (rc == 0)
-        rc = grammar_open(out, &all, limit, e);
+        rc = open_spec(out, sv, s, &all, limit, e);
     free(part);
     json_decref(list);
     return rc;
 }
 
-static int compile(struct grammar **out, const struct structured *s, const struct work_limit *limit,
-                   struct err *e)
+static int compile(struct grammar **out, const struct service *sv, const struct structured *s,
+                   const struct work_limit *limit, struct err *e)
 {
     const struct grammar_spec spec = {
         .kind = (enum grammar_kind)(s->kind - 1), .flags = s->flags, .text = s->text, .n = s->n
     };
-    return spec.kind == GRAMMAR_CHOICE ? open_choice(out, s, limit, e) : grammar_open(out, &spec, limit, e);
+    return spec.kind == GRAMMAR_CHOICE ? open_choice(out, sv, s, limit, e)
+                                       : open_spec(out, sv, s, &spec, limit, e);
 }
 
 int structured_open(struct request *rq, struct fault *f)
 {
-    const struct structured *s = &rq->structured;
+    struct structured *s = &rq->structured;
     struct grammar_cache *c = rq->sv->grammars;
     const char *field = s->of_format ? "response_format" : "structured_outputs";
     struct err e = { 0 };
@@ -301,9 +313,12 @@ int structured_open(struct request *rq, struct fault *f)
         return 0;
     if (!c || !rq->sv->tok)
         return fault_set(f, BAD, field, "a constrained answer needs a tokenizer, and this model has none");
+    const struct tool_form *form = &rq->sv->form;
+    if (rq->chat && (form->reasoning || tools_always(form)))
+        s->behind = 1 + rq->in_reasoning;
     if (!(rq->grammar = find(c, s))) {
         const struct work_limit limit = prompt_work_limit(rq->sv, rq->begin_s);
-        int rc = compile(&rq->grammar, s, &limit, &e);
+        int rc = compile(&rq->grammar, rq->sv, s, &limit, &e);
         if (rc < 0)
             return prompt_fault(rq->sv, rc, &e, field, f);
         keep(c, s, rq->grammar);

@@ -16,6 +16,7 @@ struct request;
 struct structured {
     int kind; /* enum grammar_kind + 1; 0: nothing. GRAMMAR_CHOICE: text is a JSON list */
     unsigned flags;
+    int behind;    /* reasoning of a chat: 0: there is none, 1: it may come first, 2: the prompt began it */
     int of_format; /* response_format said so, not structured_outputs */
     size_t n;
     char *text; /* [n] and a NUL, malloc'd, or NULL */
@@ -33,7 +34,7 @@ int structured_read_format(struct request *rq, const json_t *v, struct fault *f)
 int structured_read_outputs(struct request *rq, const json_t *v, struct fault *f);
 /* Refuses a field of vLLM before 0.12 and names the one that took its place. */
 int structured_refuse_old(const char *name, struct fault *f);
-/* Makes rq->grammar of what was read, if it was. 0, or -1 with *f. Takes long for a large schema: call it in
+/* Makes rq->grammar of what was read, if it was; else leaves it as it is. 0, or -1 with *f. Takes long for a large schema: call it in
  * a worker's thread. */
 int structured_open(struct request *rq, struct fault *f);
 

@@ -424,7 +424,7 @@ static struct grammar_spec thoughts(struct builder *b)
     const struct reasoning_marks *r = b->r;
     struct parts p = parts_open(b, PARTS);
 
-    if (b->f->form == FORM_CHANNELS) {
+    if (b->f && b->f->form == FORM_CHANNELS) {
         static const char end[] = "<|end|>";
         add(&p, literal(b, "<|channel|>analysis<|message|>"));
         add(&p, free_text(b, &(const char *){ end }, 1));
@@ -438,7 +438,7 @@ static struct grammar_spec thoughts(struct builder *b)
     add(&p, free_text(b, &r->end, 1));
     add(&p, literal(b, r->end));
     add(&p, text_of(b, GRAMMAR_REGEX, 0, "\\n{0,2}", strlen("\\n{0,2}")));
-    if (b->f->flags & CALL_ID) /* this family begins another message behind it */
+    if (b->f && b->f->flags & CALL_ID) /* this family begins another message behind it */
         add(&p, literal(b, r->drop[0]));
     return b->how->in_reasoning ? sequence(&p) : repeat(b, sequence(&p), 0, 1);
 }
@@ -483,19 +483,42 @@ static struct grammar_spec whole(struct builder *b, struct err *e)
     return sequence(&p);
 }
 
+/* Compiles what was built, and frees its memory. */
+static int finish(struct builder *b, struct grammar **out, const struct grammar_spec *spec, struct err *e)
+{
+    int rc = b->failed == BAD_SCHEMA ? -e->code
+             : b->failed             ? err_set(e, ERR_MEMORY, "no memory for the grammar of the tools")
+                                     : 0;
+
+    if (rc == 0)
+        rc = grammar_open(out, spec, b->limit, e);
+    for (size_t i = 0; i < b->n; i++)
+        free(b->mem[i]);
+    free(b->mem);
+    return rc < 0 ? rc : 0;
+}
+
+int tools_grammar_answer(struct grammar **out, const struct tool_form *form, int in_reasoning,
+                         const struct grammar_spec *answer, const struct work_limit *limit, struct err *e)
+{
+    const struct tool_constraint how = { .in_reasoning = in_reasoning };
+    struct builder b = { .f = form->calls, .r = form->reasoning, .how = &how, .limit = limit };
+    struct parts p = parts_open(&b, PARTS);
+    struct grammar_spec think = thoughts(&b);
+
+    if (think.n_parts)
+        add(&p, think);
+    if (b.f && b.f->form == FORM_CHANNELS)
+        add(&p, literal(&b, "<|channel|>final<|message|>"));
+    add(&p, *answer);
+    struct grammar_spec spec = sequence(&p);
+    return finish(&b, out, &spec, e);
+}
+
 int tools_grammar(struct grammar **out, const struct tool_form *form, const struct tool_constraint *how,
                   const struct work_limit *limit, struct err *e)
 {
     struct builder b = { .f = form->calls, .r = form->reasoning, .how = how, .limit = limit };
     struct grammar_spec spec = whole(&b, e);
-    int rc = b.failed == BAD_SCHEMA ? -e->code
-             : b.failed             ? err_set(e, ERR_MEMORY, "no memory for the grammar of the tools")
-                                    : 0;
-
-    if (rc == 0)
-        rc = grammar_open(out, &spec, limit, e);
-    for (size_t i = 0; i < b.n; i++)
-        free(b.mem[i]);
-    free(b.mem);
-    return rc < 0 ? rc : 0;
+    return finish(&b, out, &spec, e);
 }

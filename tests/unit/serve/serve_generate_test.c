@@ -108,7 +108,7 @@ TEST(wrong_token_ids_and_sampling_params_are_refused_with_the_field)
     refused(&sv, IDS ",\"sampling_params\":{\"logprobs\":21}}", "sampling_params.logprobs", "21");
     refused(&sv, IDS ",\"sampling_params\":{\"max_tokens\":128}}", "max_tokens", "maximum context length");
     refused(&sv, IDS ",\"sampling_params\":{\"structured_outputs\":{\"regex\":\"a\"}}}",
-            "sampling_params.structured_outputs", "not supported");
+            "sampling_params.structured_outputs", "needs a tokenizer");
     refused(&sv, IDS ",\"kv_transfer_params\":{\"do_remote_decode\":true}}", "kv_transfer_params",
             "not supported");
     refused(&sv, IDS ",\"output_mode\":\"text\"}", "output_mode", "one of tokens");

@@ -148,7 +148,8 @@ TEST(wrong_requests_are_refused_with_the_field_and_the_numbers)
     refused(&sv, "{\"prompt\":\"a\",\"stream_options\":{}}", 400, "stream_options", "stream true");
     refused(&sv, "{\"prompt\":\"a\",\"stream\":true,\"stream_options\":{\"foo\":true}}", 400,
             "stream_options", "foo");
-    refused(&sv, "{\"prompt\":\"a\",\"guided_json\":{}}", 400, "guided_json", "'guided_json'");
+    refused(&sv, "{\"prompt\":\"a\",\"guided_json\":{}}", 400, "guided_json",
+            "structured_outputs: {\"json\"");
     refused(&sv, "{\"prompt\":\"a\",\"best_of\":2}", 400, "best_of", "not supported");
     refused(&sv, "{\"prompt\":\"a\",\"logit_bias\":{\"256\":1}}", 400, "logit_bias", "'256'");
     refused(&sv, "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", 400, "logit_bias", "'x'");
@@ -304,9 +305,8 @@ TEST(neutral_values_pass_and_lenient_ignores_the_rest)
     CHECK(!rq->include_usage && !rq->usage_in_every_chunk);
     request_release(rq);
     sv.lenient = 1;
-    passes(
-        &sv,
-        "{\"prompt\":\"a\",\"best_of\":2,\"guided_json\":{},\"response_format\":{\"type\":\"json_object\"}}");
+    passes(&sv,
+           "{\"prompt\":\"a\",\"best_of\":2,\"guided_json\":{},\"response_format\":{\"type\":\"text\"}}");
     tokenizer_close(sv.tok);
 }
 
@@ -672,7 +672,13 @@ TEST(wrong_chats_are_refused_with_the_field)
     refused(&sv, "{" HI ",\"modalities\":[\"text\",\"audio\"]}", 400, "modalities", "text only");
     refused(&sv, "{" HI ",\"modalities\":\"text\"}", 400, "modalities", "[\"text\"]");
     refused(&sv, "{" HI ",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format",
-            "not supported");
+            "needs a tokenizer");
+    refused(&sv, "{" HI ",\"response_format\":{\"type\":\"xml\"}}", 400, "response_format", "json_schema");
+    refused(&sv, "{" HI ",\"response_format\":\"json\"}", 400, "response_format", "with a type");
+    refused(&sv, "{" HI ",\"response_format\":{\"type\":\"json_schema\"}}", 400, "response_format",
+            "an object with a schema");
+    refused(&sv, "{" HI ",\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"b\"]}}", 400,
+            "structured_outputs", "2 of json");
     refused(&sv, "{" HI ",\"continue_final_message\":true}", 400, "continue_final_message",
             "add_generation_prompt");
     refused(&sv, "{" HI ",\"chat_template_kwargs\":[]}", 400, "chat_template_kwargs", "object");

@@ -2,6 +2,7 @@
  * every token tried one by one. */
 #include "tests/test.h"
 #include "text/grammar.h"
+#include "text/tools.h"
 
 static struct grammar *compile(enum grammar_kind kind, const char *text, unsigned flags, struct err *e)
 {
@@ -346,6 +347,26 @@ TEST(parts_are_put_together)
         CHECK_INT(grammar_accepts(g, no[i], strlen(no[i]), &at, &e), 0);
     }
     grammar_close(g);
+}
+
+TEST(an_answer_comes_behind_its_reasoning)
+{
+    static const char template[] = "<think>{{ x }}</think>";
+    struct tool_form form = tools_detect(template, sizeof template - 1);
+    struct grammar_spec choice[] = { { .kind = GRAMMAR_LITERAL, .text = "yes", .n = 3 } };
+    struct grammar_spec answer = { .kind = GRAMMAR_CHOICE, .part = choice, .n_parts = 1 };
+    static const char *const texts[] = { "yes", "<think>a <b</think>\n\nyes", "a</think>yes", "no",
+                                         "<think>yes" };
+    static const int accepted[2][5] = { { 1, 1, 0, 0, 0 }, { 0, 1, 1, 0, 0 } };
+    for (int inside = 0; inside < 2; inside++) {
+        struct grammar *g = NULL;
+        struct err e;
+        size_t at;
+        CHECK_INT(tools_grammar_answer(&g, &form, inside, &answer, NULL, &e), 0);
+        for (int i = 0; g && i < 5; i++)
+            CHECK_INT(grammar_accepts(g, texts[i], strlen(texts[i]), &at, &e), accepted[inside][i]);
+        grammar_close(g);
+    }
 }
 
 TEST(large_grammars_are_compiled_or_refused_in_time)
