@@ -26,6 +26,7 @@ enum decoding {
     AT_CHAR,    /* between two code points */
     AT_UTF8,    /* in bytes: value is rest << 24 | smallest code point that it can become */
     AT_SAME,    /* the same, and all its code points lead to one state, which is `vector`; value: rest */
+    AT_LIMITED, /* the same, where not all bytes make a code point; value: as of AT_UTF8 */
     AT_ESCAPE,  /* behind a backslash */
     AT_HEX,     /* value: digits << 24 | number */
     AT_LOW,     /* behind a high surrogate, which is value */
@@ -44,8 +45,9 @@ struct vector_info {
     uint8_t accepts, live;
 };
 struct config_info {
-    uint8_t accepts, checked; /* checked: which slices are known, see mask.c */
-    uint32_t *row;            /* see machine_row() */
+    uint8_t accepts;
+    uint16_t checked; /* what is known of slices, see mask.c */
+    uint32_t *row;    /* see machine_row() */
     uint32_t *mask;
 };
 /* What is known of a terminal: ranges of code points that are alike for all its components. */

@@ -110,23 +110,70 @@ static struct places slice_step(struct machine *m, enum slice_kind kind, const s
     return to;
 }
 
+/* Facts about a configuration and a slice, as bits of config_info->checked. */
+enum fact { CLOSED, ENDLESS };
+static int fact_known(const struct machine *m, enum slice_kind kind, enum fact f, uint32_t config)
+{
+    return m->config[config].checked >> (4 * kind + 2 * f) & 1;
+}
+static int fact_true(const struct machine *m, enum slice_kind kind, enum fact f, uint32_t config)
+{
+    return m->config[config].checked >> (4 * kind + 2 * f + 1) & 1;
+}
+static void set_fact(struct machine *m, enum slice_kind kind, enum fact f, uint32_t config, int yes)
+{
+    m->config[config].checked |= (uint16_t)((yes ? 3u : 1u) << (4 * kind + 2 * f));
+}
+
 /* Does every character of the slice lead back to the configuration? */
 static int is_closed(struct machine *m, enum slice_kind kind, uint32_t config)
 {
-    struct config_info *c = &m->config[config];
-    uint8_t known = (uint8_t)(1 << 2 * kind), yes = (uint8_t)(2 << 2 * kind);
-    if (!(c->checked & known)) {
+    if (!fact_known(m, kind, CLOSED, config)) {
         const struct places here = { .v = { config }, .n = 1 };
-        uint8_t probe = slice_bytes[kind][0].lo;
         struct places to = { .dead = 1 };
-        if (machine_step(m, config, probe) == config)
+        if (machine_step(m, config, slice_bytes[kind][0].lo) == config)
             to = slice_step(m, kind, &here);
-        c = &m->config[config];
-        c->checked |= known;
-        if (!to.dead && !to.too_many && to.n == 1 && to.v[0] == config)
-            c->checked |= yes;
+        set_fact(m, kind, CLOSED, config, !to.dead && !to.too_many && to.n == 1 && to.v[0] == config);
     }
-    return (c->checked & yes) != 0;
+    return fact_true(m, kind, CLOSED, config);
+}
+
+static int in_list(const struct ints *list, uint32_t config)
+{
+    for (size_t i = list->n; i-- > 0;)
+        if (list->v[i] == (int32_t)config)
+            return 1;
+    return 0;
+}
+
+#define ENDLESS_MOST 256
+/* Can any number of characters of the slice follow? Looks at what they lead to until nothing is new; what is
+ * found is true of all that was looked at. */
+static int is_endless(struct machine *m, enum slice_kind kind, uint32_t config)
+{
+    struct ints list = { 0 };
+    int yes = 1;
+    if (fact_known(m, kind, ENDLESS, config))
+        return fact_true(m, kind, ENDLESS, config);
+    ints_add(&list, (int32_t)config);
+    set_fact(m, kind, ENDLESS, config, 0); /* also: it is in the list */
+    for (size_t i = 0; i < list.n && yes; i++) {
+        const struct places here = { .v = { (uint32_t)list.v[i] }, .n = 1 };
+        struct places to = slice_step(m, kind, &here);
+        yes = !to.dead && !to.too_many && list.n < ENDLESS_MOST && !list.failed;
+        for (int j = 0; j < to.n && yes; j++) {
+            if (fact_known(m, kind, ENDLESS, to.v[j])) {
+                yes = fact_true(m, kind, ENDLESS, to.v[j]) || in_list(&list, to.v[j]);
+                continue;
+            }
+            set_fact(m, kind, ENDLESS, to.v[j], 0);
+            ints_add(&list, (int32_t)to.v[j]);
+        }
+    }
+    for (size_t i = 0; i < list.n && yes; i++)
+        set_fact(m, kind, ENDLESS, (uint32_t)list.v[i], 1);
+    ints_free(&list);
+    return yes;
 }
 
 /* --- slices --- */
@@ -230,6 +277,8 @@ static void add_slice(struct machine *m, const struct token_trie *t, enum slice_
                 join(t, bits, s->up_to[n]);
             return;
         }
+        if (!next.dead && next.too_many && is_endless(m, kind, config))
+            break;
         if (next.dead || next.too_many) {
             walk_slice(m, t, kind, config, bits);
             return;

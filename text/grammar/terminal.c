@@ -361,19 +361,26 @@ static uint32_t after_char(struct machine *m, int32_t vector, uint32_t cp)
     return next >= 0 && vector_goes_on(m, next) ? put_state(m, next, AT_CHAR, 0) : 0;
 }
 
+/* Do the bytes behind lo, `rest` of them, make a code point from min on? 2: any bytes do. */
+static int makes_code_points(uint32_t lo, int rest, uint32_t min)
+{
+    uint32_t end = lo + (1u << 6 * rest) - 1, hi = end > CP_MAX ? CP_MAX : end, from = lo < min ? min : lo;
+    if (from > hi || (is_surrogate(from) && is_surrogate(hi)))
+        return 0;
+    return from == lo && hi == end && !(lo <= 0xDFFF && hi >= 0xD800) ? 2 : 1;
+}
+
 /* The state before `rest` more bytes of a code point from lo to lo + 64^rest - 1, of those from min on. */
 static uint32_t before_bytes(struct machine *m, int32_t vector, uint32_t lo, int rest, uint32_t min)
 {
-    uint32_t hi = lo + (1u << 6 * rest) - 1, from = lo < min ? min : lo;
+    uint32_t hi = lo + (1u << 6 * rest) - 1;
     int32_t same;
-    hi = hi > CP_MAX ? CP_MAX : hi;
-    if (from > hi || (is_surrogate(from) && is_surrogate(hi)))
+    int can = makes_code_points(lo, rest, min);
+    if (!can || !range_goes_on(m, vector, lo < min ? min : lo, hi > CP_MAX ? CP_MAX : hi, &same))
         return 0;
-    if (!range_goes_on(m, vector, from, hi, &same))
-        return 0;
-    int whole = from == lo && hi == lo + (1u << 6 * rest) - 1 && !(lo <= 0xDFFF && hi >= 0xD800);
-    if (same >= 0 && whole)
-        return put_state(m, same, AT_SAME, (uint32_t)rest);
+    if (same >= 0)
+        return can == 2 ? put_state(m, same, AT_SAME, (uint32_t)rest)
+                        : put_state(m, same, AT_LIMITED, (uint32_t)rest << 24 | lo);
     return put_state(m, vector, AT_UTF8, (uint32_t)rest << 24 | lo);
 }
 
@@ -388,6 +395,23 @@ static uint32_t lead_byte(struct machine *m, int32_t vector, unsigned char b)
     return before_bytes(m, vector, (b & 7u) << 18, 3, 0x10000);
 }
 
+/* From where code points count behind a second or later byte: a lead byte alone decides how long one is. */
+static uint32_t least(uint32_t lo, int rest) { return rest == 1 && lo < 0x10000 ? 0x800 : 0x10000; }
+
+static uint32_t next_limited(struct machine *m, struct term_state s, unsigned char b)
+{
+    int rest = (int)(s.value >> 24) - 1;
+    uint32_t lo = (s.value & 0xFFFFFF) | (b & 0x3Fu) << 6 * rest;
+    if ((b & 0xC0) != 0x80)
+        return 0;
+    if (rest == 0)
+        return is_surrogate(lo) || lo > CP_MAX ? 0 : put_state(m, s.vector, AT_CHAR, 0);
+    int can = makes_code_points(lo, rest, least(lo, rest));
+    return can == 2   ? put_state(m, s.vector, AT_SAME, (uint32_t)rest)
+           : can == 1 ? put_state(m, s.vector, AT_LIMITED, (uint32_t)rest << 24 | lo)
+                      : 0;
+}
+
 static uint32_t next_utf8(struct machine *m, struct term_state s, unsigned char b)
 {
     int rest = (int)(s.value >> 24) - 1;
@@ -396,9 +420,7 @@ static uint32_t next_utf8(struct machine *m, struct term_state s, unsigned char 
         return 0;
     if (rest == 0)
         return is_surrogate(lo) || lo > CP_MAX ? 0 : after_char(m, s.vector, lo);
-    /* a lead byte alone decides how long the code point is, and so from where it counts */
-    uint32_t min = rest == 1 && lo < 0x10000 ? 0x800 : 0x10000;
-    return before_bytes(m, s.vector, lo, rest, min);
+    return before_bytes(m, s.vector, lo, rest, least(lo, rest));
 }
 
 static int hex_digit(unsigned char b)
@@ -491,7 +513,7 @@ int key_state_live(struct machine *m, int32_t object, uint32_t set, uint32_t sta
 {
     struct term_state s = m->term[state];
     struct cprange range[2];
-    if (s.decoding == AT_OPEN || s.decoding == AT_CHAR || s.decoding == AT_SAME)
+    if (s.decoding == AT_OPEN || s.decoding == AT_CHAR || s.decoding == AT_SAME || s.decoding == AT_LIMITED)
         return key_live(m, object, set, s.vector);
     const struct terminal_ranges *r = ranges_of(m, vector_terminal(m, s.vector));
     for (int j = 0, n = possible(s, range); r && j < n; j++)
@@ -527,6 +549,7 @@ static uint32_t next_state(struct machine *m, struct term_state s, unsigned char
             return 0;
         return s.value == 1 ? put_state(m, s.vector, AT_CHAR, 0)
                             : put_state(m, s.vector, AT_SAME, s.value - 1);
+    case AT_LIMITED: return next_limited(m, s, b);
     case AT_ESCAPE: return next_escape(m, s, b);
     case AT_HEX: return next_hex(m, s, b);
     case AT_LOW: return b == '\\' ? put_state(m, s.vector, AT_LOW_U, s.value) : 0;
