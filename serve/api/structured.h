@@ -34,8 +34,8 @@ int structured_read_format(struct request *rq, const json_t *v, struct fault *f)
 int structured_read_outputs(struct request *rq, const json_t *v, struct fault *f);
 /* Refuses a field of vLLM before 0.12 and names the one that took its place. */
 int structured_refuse_old(const char *name, struct fault *f);
-/* Makes rq->grammar of what was read, if it was; else leaves it as it is. 0, or -1 with *f. Takes long for a large schema: call it in
- * a worker's thread. */
+/* Makes rq->grammar of what was read, if it was; else leaves it as it is. 0, or -1 with *f. Takes long for
+ * a large schema: call it in a worker's thread. */
 int structured_open(struct request *rq, struct fault *f);
 
 #endif

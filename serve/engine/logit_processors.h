@@ -1,6 +1,6 @@
 /* logit_processors.h - what a request changes in the logits before a token is drawn: allowed_token_ids,
- * bad_words, logit_bias, end tokens before min_tokens, penalties; in this order, as vLLM; then the grammar of a
- * constrained answer. Pure functions, any thread. */
+ * bad_words, logit_bias, end tokens before min_tokens, penalties; in this order, as vLLM; then the grammar
+ * of a constrained answer. Pure functions, any thread. */
 #ifndef SHARDLINE_SERVE_ENGINE_LOGIT_PROCESSORS_H
 #define SHARDLINE_SERVE_ENGINE_LOGIT_PROCESSORS_H
 

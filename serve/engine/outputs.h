@@ -11,15 +11,15 @@
 /* One row that wants logits: what is asked of it, and what came out. */
 struct output_row {
     struct choice *c;
-    int64_t pos;  /* of the token that was run; the row predicts the token after it */
-    int samples;  /* 1: samples the next token; 0: scores ids[pos + 1] of the prompt */
-    int pools;    /* neither: its hidden state is pooled */
-    int greedy;   /* samples the most likely token, and nothing else is asked of its logits */
-    int nth;      /* how many rows before it in the step sample for this choice */
-    int n_drafts; /* how many drafts the step ran for it */
-    int32_t id;   /* sampled or scored; negative: no token can be sampled (sample_token()) */
+    int64_t pos;          /* of the token that was run; the row predicts the token after it */
+    int samples;          /* 1: samples the next token; 0: scores ids[pos + 1] of the prompt */
+    int pools;            /* neither: its hidden state is pooled */
+    int greedy;           /* samples the most likely token, and nothing else is asked of its logits */
+    int nth;              /* how many rows before it in the step sample for this choice */
+    int n_drafts;         /* how many drafts the step ran for it */
+    int32_t id;           /* sampled or scored; negative: no token can be sampled (sample_token()) */
     const uint32_t *mask; /* of a constrained answer: ids that may come; NULL: all */
-    int64_t rank; /* of a scored id, with prompt_logprobs */
+    int64_t rank;         /* of a scored id, with prompt_logprobs */
     int32_t top[WATCH_MAX];
 };
 struct outputs {

@@ -191,7 +191,10 @@ uint32_t machine_resolve(struct machine *m, uint32_t config, unsigned char byte)
     const uint8_t *like = (const uint8_t *)(row + 256);
     unsigned char first = like[byte];
     uint32_t next = row[first];
-    if (next == NOT_KNOWN) {
+    if (m->work < 0 ||
+        m->row_bytes + m->configs.cap_bytes + m->vectors.cap_bytes + m->frames.cap_bytes > MACHINE_MOST)
+        m->failed = m->failed ? m->failed : ERR_CONFIG;
+    if (next == NOT_KNOWN && !m->failed) {
         const struct thread *t = machine_threads(m, config, &n);
         closure_begin(m);
         for (size_t i = 0; i < n; i++) {

@@ -17,6 +17,7 @@ static void close_over(struct dfa *d, int32_t s, int at_begin)
         if (d->mark[s])
             continue;
         d->mark[s] = 1;
+        d->work++;
         x = &r->state[s];
         if (x->kind == STATE_SPLIT) {
             ints_add(&d->stack, x->or);
@@ -52,6 +53,25 @@ static int set_accepts(struct dfa *d)
     return accepts;
 }
 
+/* Makes room for a row and a truth value of every state. */
+static int grow(struct dfa *d)
+{
+    size_t cap = d->cap;
+    if (d->states.n <= cap)
+        return 0;
+    uint32_t **row = buf_grow(d->row, &cap, d->states.n, sizeof *row);
+    d->row = row ? row : d->row;
+    uint8_t *list = row ? realloc(d->accepts, cap) : NULL;
+    d->accepts = list ? list : d->accepts;
+    if (!list) {
+        d->failed = ERR_MEMORY;
+        return -1;
+    }
+    memset(d->row + d->cap, 0, (cap - d->cap) * sizeof *row);
+    d->cap = cap;
+    return 0;
+}
+
 /* The state of the set d->now, which is emptied. */
 static uint32_t intern_set(struct dfa *d)
 {
@@ -71,20 +91,14 @@ static uint32_t intern_set(struct dfa *d)
     uint32_t before = d->states.n, id = intern_put(&d->states, d->now.v, d->now.n * sizeof *d->now.v);
     d->now.n = 0;
     if (d->states.n > before) {
-        size_t cap = d->cap;
-        uint32_t **row = buf_grow(d->row, &cap, d->states.n, sizeof *row);
-        uint8_t *list = row ? realloc(d->accepts, cap) : NULL;
-        d->row = row ? row : d->row;
-        d->accepts = list ? list : d->accepts;
-        if (!list) {
-            d->failed = 1;
+        if (grow(d) < 0 || dfa_size(d) > DFA_BYTES) {
+            d->failed = d->failed ? d->failed : ERR_CONFIG;
             return DFA_DEAD;
         }
-        d->cap = cap;
-        d->row[id] = NULL;
         d->accepts[id] = accepts;
     }
-    d->failed |= d->states.failed || d->now.failed || d->stack.failed;
+    if (d->states.failed || d->now.failed || d->stack.failed)
+        d->failed = ERR_MEMORY;
     return d->failed ? DFA_DEAD : id;
 }
 
@@ -102,9 +116,9 @@ int dfa_open(struct dfa *d, const struct regex *r, struct err *e)
 
 void dfa_close(struct dfa *d)
 {
-    for (uint32_t i = 0; i < d->states.n && d->row; i++)
+    for (size_t i = 0; i < d->cap; i++)
         free(d->row[i]);
-    free(d->row);
+    free((void *)d->row);
     free(d->accepts);
     free(d->mark);
     intern_free(&d->states);
@@ -133,6 +147,7 @@ static uint32_t find_next(struct dfa *d, uint32_t state, uint32_t cp)
     size_t n;
     const int32_t *set = intern_key(&d->states, state, &n);
     n /= sizeof *set;
+    d->work += (int64_t)n;
     for (size_t i = 0; i < n; i++) {
         const struct regex_state *x = &r->state[set[i]];
         if (x->kind == STATE_SET && cpset_has(&r->set[x->set], cp))
@@ -162,7 +177,7 @@ uint32_t dfa_step(struct dfa *d, uint32_t state, uint32_t cp)
     const struct regex *r = d->r;
     uint16_t class = cp < 128 ? r->ascii[cp] : r->class[range_of(r, cp)];
     if (!d->row[state] && !(d->row[state] = calloc((size_t)r->n_classes, sizeof **d->row))) {
-        d->failed = 1;
+        d->failed = ERR_MEMORY;
         return DFA_DEAD;
     }
 

@@ -37,6 +37,7 @@ void regex_close(struct regex *r); /* NULL is allowed */
 
 /* The states that texts have asked for. */
 #define DFA_DEAD UINT32_MAX
+#define DFA_BYTES ((size_t)128 << 20) /* of the states of one regex */
 struct dfa {
     const struct regex *r;
     struct intern states; /* sets of states of r */
@@ -45,12 +46,13 @@ struct dfa {
     size_t cap;
     struct ints now, stack;
     uint8_t *mark;
-    int failed;
+    int64_t work; /* states of r that were looked at, for whoever counts them */
+    int failed;   /* an enum err_code: memory, or DFA_BYTES */
 };
 /* ERR_MEMORY. */
 int dfa_open(struct dfa *d, const struct regex *r, struct err *e);
 void dfa_close(struct dfa *d); /* what d holds, not d */
-/* State 0 is the first one. Returns a state or DFA_DEAD. d->failed: no memory. */
+/* State 0 is the first one. Returns a state or DFA_DEAD. d->failed: none can be found any more. */
 uint32_t dfa_step(struct dfa *d, uint32_t state, uint32_t cp);
 /* Does the text that led to the state match? */
 int dfa_accepts(const struct dfa *d, uint32_t state);

@@ -74,8 +74,11 @@ static uint32_t part_step(struct machine *m, int32_t component, uint32_t state, 
         return state == STATE_DEAD ? STATE_DEAD : component_step(c, state, cp);
     struct dfa *d = dfa_of(m, component);
     uint32_t next = d ? dfa_step(d, state, cp) : STATE_DEAD;
-    if (d && d->failed)
-        no_memory(m);
+    if (d) {
+        m->work -= d->work / 4;
+        d->work = 0;
+        m->failed = m->failed ? m->failed : d->failed;
+    }
     return next;
 }
 

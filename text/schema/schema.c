@@ -401,7 +401,7 @@ int32_t compile_schema(struct program *p, const char *text, size_t n, unsigned f
         program_fail(p, ERR_MEMORY, "no memory for a schema");
     } else {
         s.root = root;
-        s.m->work = 1000 * MACHINE_WORK;
+        s.m->work = SCHEMA_WORK;
         read_dialect(&s);
         make_signs(&s);
         members_add(&s, &first, root);

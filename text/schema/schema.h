@@ -13,9 +13,10 @@
 #include "text/grammar.h"
 #include "text/grammar/automaton.h"
 
-#define SCHEMA_SETS 100000      /* of one schema */
-#define SCHEMA_ALTERNATIVES 300 /* of one set */
-#define SCHEMA_DEPTH 400        /* applicators in applicators, of one set */
+#define SCHEMA_SETS 100000                /* of one schema */
+#define SCHEMA_ALTERNATIVES 300           /* of one set */
+#define SCHEMA_WORK ((int64_t)1000000000) /* steps of automata while it is compiled */
+#define SCHEMA_DEPTH 400                  /* applicators in applicators, of one set */
 
 /* Types, as bits. */
 enum {
