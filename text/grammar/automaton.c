@@ -44,6 +44,7 @@ void machine_close(struct machine *m)
     for (uint32_t i = 1; i < m->configs.n; i++) {
         free(m->config[i].row);
         free(m->config[i].mask);
+        free(m->config[i].places);
     }
     free(m->dfa);
     free(m->ranges);

@@ -50,6 +50,7 @@ struct config_info {
     uint16_t checked; /* what is known of slices, see mask.c */
     uint32_t *row;    /* see machine_row() */
     uint32_t *mask;
+    struct places *places; /* of mask.c */
 };
 /* What is known of a terminal: ranges of code points that are alike for all its components. */
 struct terminal_ranges {

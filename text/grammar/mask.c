@@ -98,15 +98,46 @@ static void add_beyond_ascii(struct machine *m, const struct places *from, struc
     }
 }
 
-/* Where one more character of a slice leads; not all of it when one leads nowhere, or they lead to too
- * many. */
+/* Where one more character of a slice leads from one configuration; not all of it when one leads nowhere, or
+ * they lead to too many. */
+static struct places step_from(struct machine *m, enum slice_kind kind, uint32_t config)
+{
+    const struct places from = { .v = { config }, .n = 1 };
+    struct places to = { .n = 0 };
+    for (int i = 0; i < 6 && slice_bytes[kind][i].hi && !to.too_many; i++)
+        add_bytes(m, &from, slice_bytes[kind][i].lo, slice_bytes[kind][i].hi, &to);
+    if (kind == SLICE_TEXT && !to.dead && !to.too_many)
+        add_beyond_ascii(m, &from, &to);
+    return to;
+}
+
+/* The same, kept for the largest slice, whose characters are many. */
+static struct places step_one(struct machine *m, enum slice_kind kind, uint32_t config)
+{
+    if (kind != SLICE_TEXT)
+        return step_from(m, kind, config);
+    if (!m->config[config].places) {
+        struct places to = step_from(m, kind, config), *kept = malloc(sizeof *kept);
+        if (!kept)
+            return to;
+        *kept = to;
+        m->config[config].places = kept;
+        m->row_bytes += sizeof *kept;
+    }
+    return *m->config[config].places;
+}
+
+/* The same from all places of a set. */
 static struct places slice_step(struct machine *m, enum slice_kind kind, const struct places *from)
 {
     struct places to = { .n = 0 };
-    for (int i = 0; i < 6 && slice_bytes[kind][i].hi && !to.too_many; i++)
-        add_bytes(m, from, slice_bytes[kind][i].lo, slice_bytes[kind][i].hi, &to);
-    if (kind == SLICE_TEXT && !to.dead && !to.too_many)
-        add_beyond_ascii(m, from, &to);
+    for (int i = 0; i < from->n && !to.too_many; i++) {
+        struct places one = step_one(m, kind, from->v[i]);
+        for (int j = 0; j < one.n; j++)
+            add_place(&to, one.v[j]);
+        to.dead |= one.dead;
+        to.too_many |= one.too_many;
+    }
     return to;
 }
 
@@ -260,36 +291,59 @@ static void walk_slice(struct machine *m, const struct token_trie *t, enum slice
     }
 }
 
-/* Adds the tokens of a slice. What a character more leads to is a set of places: while none of them is the
- * end, tokens of so many characters are allowed. */
-static void add_slice(struct machine *m, const struct token_trie *t, enum slice_kind kind, uint32_t config,
-                      uint32_t *bits)
+/* How many characters of a slice may follow: *n, or any number (ENDLESS_CHARS), and whether more of them never
+ * may; 0: a walk must tell. What a character more leads to is a set of places: while none of them is the end,
+ * tokens of so many characters are allowed. */
+#define ENDLESS_CHARS (SLICE_LENGTHS + 1)
+static int count_chars(struct machine *m, enum slice_kind kind, uint32_t config, int *n)
 {
-    const struct slice *s = &t->slice[kind];
     struct places now = { .v = { config }, .n = 1 }, seen = now;
-    if (!s->n_tokens)
-        return;
-    for (int n = 0; n < s->longest; n++) {
+    for (*n = 0; *n < SLICE_LENGTHS; ++*n) {
         struct places next = slice_step(m, kind, &now);
         int before = seen.n;
-        if (next.dead && !next.n) { /* no longer token */
-            if (n)
-                join(t, bits, s->up_to[n]);
-            return;
-        }
-        if (!next.dead && next.too_many && is_endless(m, kind, config))
-            break;
-        if (next.dead || next.too_many) {
-            walk_slice(m, t, kind, config, bits);
-            return;
+        if (next.dead)
+            return next.n == 0;
+        if (next.too_many) {
+            *n = ENDLESS_CHARS;
+            return is_endless(m, kind, config);
         }
         for (int i = 0; i < next.n; i++)
             add_place(&seen, next.v[i]);
         if (seen.n == before && !seen.too_many)
-            break; /* any number of characters leads to places that were seen */
+            break; /* more characters lead to places that were seen */
         now = next;
     }
-    join(t, bits, s->up_to[0]);
+    *n = ENDLESS_CHARS;
+    return 1;
+}
+
+static void add_up_to(const struct token_trie *t, enum slice_kind kind, int n, uint32_t *bits)
+{
+    const struct slice *s = &t->slice[kind];
+    if (s->n_tokens && n > 0)
+        join(t, bits, s->up_to[n < ENDLESS_CHARS ? n : 0]);
+}
+
+/* Adds the tokens of all slices. What is true of the largest one, whose characters are all the others' too, is
+ * true of each. */
+static void add_slices(struct machine *m, const struct token_trie *t, uint32_t config, uint32_t *bits)
+{
+    int n;
+    if (count_chars(m, SLICE_TEXT, config, &n)) {
+        if (n == ENDLESS_CHARS)
+            memcpy(bits, t->all_slices, t->n_words * sizeof *bits);
+        for (int kind = 0; n < ENDLESS_CHARS && kind < N_SLICES; kind++)
+            add_up_to(t, kind, n, bits);
+        return;
+    }
+    for (int kind = 0; kind < N_SLICES; kind++) {
+        if (!t->slice[kind].n_tokens)
+            continue;
+        if (kind != SLICE_TEXT && count_chars(m, kind, config, &n))
+            add_up_to(t, kind, n, bits);
+        else
+            walk_slice(m, t, kind, config, bits);
+    }
 }
 
 /* --- all tokens --- */
@@ -333,12 +387,7 @@ const uint32_t *config_mask(struct machine *m, const struct token_trie *t, uint3
         return NULL;
     }
 
-    /* where all characters lead back here, so do those of every slice */
-    if (is_closed(m, SLICE_TEXT, config))
-        memcpy(bits, t->all_slices, t->n_words * sizeof *bits);
-    else
-        for (int i = 0; i < N_SLICES; i++)
-            add_slice(m, t, i, config, bits);
+    add_slices(m, t, config, bits);
     walk(m, t, &t->rest, config, bits);
     for (int i = 0; i < t->n_longer; i++)
         if (config_take(m, t, config, t->longer[i]))
