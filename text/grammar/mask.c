@@ -291,9 +291,9 @@ static void walk_slice(struct machine *m, const struct token_trie *t, enum slice
     }
 }
 
-/* How many characters of a slice may follow: *n, or any number (ENDLESS_CHARS), and whether more of them never
- * may; 0: a walk must tell. What a character more leads to is a set of places: while none of them is the end,
- * tokens of so many characters are allowed. */
+/* How many characters of a slice may follow: *n, or any number (ENDLESS_CHARS), and whether more of them
+ * never may; 0: a walk must tell. What a character more leads to is a set of places: while none of them is
+ * the end, tokens of so many characters are allowed. */
 #define ENDLESS_CHARS (SLICE_LENGTHS + 1)
 static int count_chars(struct machine *m, enum slice_kind kind, uint32_t config, int *n)
 {
@@ -324,8 +324,8 @@ static void add_up_to(const struct token_trie *t, enum slice_kind kind, int n, u
         join(t, bits, s->up_to[n < ENDLESS_CHARS ? n : 0]);
 }
 
-/* Adds the tokens of all slices. What is true of the largest one, whose characters are all the others' too, is
- * true of each. */
+/* Adds the tokens of all slices. What is true of the largest one, whose characters are all the others' too,
+ * is true of each. */
 static void add_slices(struct machine *m, const struct token_trie *t, uint32_t config, uint32_t *bits)
 {
     int n;
