@@ -8,7 +8,7 @@
 #include "serve/api/request.h"
 
 #define BAD 400
-#define KEPT 64 /* grammars */
+#define KEPT 32 /* grammars */
 
 /* --- the cache --- */
 

@@ -10,8 +10,8 @@
 
 #include "text/grammar/program.h"
 
-#define MACHINE_BYTES ((size_t)96 << 20) /* a machine beyond it is left for a new one */
-#define MACHINE_MASKS ((size_t)48 << 20) /* of them for masks */
+#define MACHINE_BYTES ((size_t)64 << 20) /* a machine beyond it is left for a new one */
+#define MACHINE_MASKS ((size_t)40 << 20) /* of them for masks */
 #define MACHINE_THREADS 20000            /* of one configuration */
 #define MACHINE_MOST ((size_t)600 << 20) /* a machine that needs more in one call fails */
 #define MACHINE_WORK ((int64_t)40000000) /* of one call, in small steps: less than a second */

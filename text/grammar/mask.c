@@ -177,7 +177,7 @@ static int in_list(const struct ints *list, uint32_t config)
     return 0;
 }
 
-#define ENDLESS_MOST 256
+#define ENDLESS_MOST 64
 /* Can any number of characters of the slice follow? Looks at what they lead to until nothing is new; what is
  * found is true of all that was looked at. */
 static int is_endless(struct machine *m, enum slice_kind kind, uint32_t config)
