@@ -71,7 +71,7 @@ TEST_SRC := $(wildcard tests/unit/*/*_test.c tests/ranks/*_test.c)
 TESTS    := $(TEST_SRC:%.c=$B/%)
 FUZZ_SRC := $(wildcard tests/fuzz/*_fuzz.c tests/fuzz/*/*_fuzz.c)
 FUZZERS  := $(FUZZ_SRC:%.c=$B/%)
-BENCH_SRC := $(wildcard tests/bench/*_bench.c)
+BENCH_SRC := $(wildcard tests/bench/*_bench.c tests/bench/*/*_bench.c)
 BENCHES  := $(BENCH_SRC:%.c=$B/%)
 
 # these targets call make again; two of them at a time would build the library twice
