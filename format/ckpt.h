@@ -19,6 +19,10 @@
 
 /* The small file that says how the tensors of a model without a family are cut (reshard/CUTS.md). */
 #define CKPT_CUTS "cuts.txt"
+/* Of models of embeddings that sentence-transformers wrote: the list of their modules, and the pooling, which
+ * folders of other frameworks have as 1_Pooling/config.json. */
+#define CKPT_MODULES "modules.json"
+#define CKPT_POOLING "1_Pooling.config.json"
 
 #define CKPT_PROOF ".proof"
 

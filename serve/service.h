@@ -21,6 +21,14 @@ struct load_progress {
     _Atomic int64_t done, total;
 };
 
+/* What /v1/embeddings does where a request does not say it, as the checkpoint says. */
+enum pooling { POOLING_LAST, POOLING_MEAN };
+struct embedding_habits {
+    enum pooling pooling;
+    int raw;           /* vectors keep their length */
+    char refused[256]; /* what the checkpoint asks for and is not done here; or "" */
+};
+
 #define SERVICE_EOS_MAX 64
 struct service {
     _Atomic int state; /* enum service_state */
@@ -49,6 +57,7 @@ struct service {
     double request_timeout_s;       /* from the request to its last token; 0: no limit */
     struct grammar_cache *grammars; /* of constrained answers; NULL: there are none */
     int lenient;                    /* unknown and unsupported fields are ignored */
+    struct embedding_habits embeddings;
 };
 
 /* Why a request cannot be served, as the client reads it. */

@@ -13,7 +13,8 @@
 #include "store/sidecar.h"
 
 const char *const small_file_names[SMALL_FILES] = { FMT_CUTS,        QUANT_GPTQ_FILE, QUANT_MODELOPT_FILE,
-                                                    QUANT_KEPT_FILE, PEFT_CONFIG,     PEFT_MERGED };
+                                                    QUANT_KEPT_FILE, PEFT_CONFIG,     PEFT_MERGED,
+                                                    CKPT_MODULES,    CKPT_POOLING };
 const char *const card_file_names[CARD_FILES] = {
     "LICENSE",
     "LICENSE.md",
@@ -41,7 +42,8 @@ static int is_in(const char *name, const char *const *list, int n)
 int small_file_is_known(const char *name)
 {
     return is_in(name, tokenizer_file_names, TOKENIZER_FILES) || is_in(name, small_file_names, SMALL_FILES) ||
-           is_in(name, card_file_names, CARD_FILES) || !fnmatch("*.py", name, 0);
+           is_in(name, card_file_names, CARD_FILES) || !strcmp(name, POOLING_FOLDER) ||
+           !fnmatch("*.py", name, 0);
 }
 
 /* ---- found ---- */
@@ -100,6 +102,28 @@ static int add_code(struct ckpt *c, struct err *e)
     return rc;
 }
 
+static int read_pooling(struct ckpt *c, const char *name, void **data, size_t *bytes, struct err *e)
+{
+    char *path = io_join(c->dir, POOLING_PLACE);
+    int rc = path ? io_read_file(path, FMT_EXTRA_MAX, data, bytes, e)
+                  : err_set(e, ERR_MEMORY, "%s: no memory for the path of %s", c->path, name);
+    free(path);
+    return rc;
+}
+
+/* The pooling of a model of embeddings, which lies in a folder of its own. */
+static int add_pooling(struct ckpt *c, struct err *e)
+{
+    char *path = io_join(c->dir, POOLING_PLACE);
+    int n = c->n_extra, rc = path ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
+    if (path && io_exists(path))
+        rc = add(c, CKPT_POOLING, e);
+    if (c->n_extra > n)
+        c->extra[n].make = read_pooling;
+    free(path);
+    return rc;
+}
+
 int small_files_find(struct ckpt *c, int is_folder, struct err *e)
 {
     static const char *const always[] = { FMT_CUTS, PEFT_MERGED };
@@ -108,6 +132,7 @@ int small_files_find(struct ckpt *c, int is_folder, struct err *e)
         return add_listed(c, always, 2, e);
     TRY(add_listed(c, tokenizer_file_names, TOKENIZER_FILES, e));
     TRY(add_listed(c, small_file_names, SMALL_FILES, e));
+    TRY(add_pooling(c, e));
     if (is_folder && (!strcmp(c->driver, "hf") || !strcmp(c->driver, "torch")))
         TRY(add_listed(c, card_file_names, CARD_FILES, e));
     if (is_folder && c->config && strstr(c->config, "\"auto_map\""))
@@ -129,12 +154,26 @@ static int write_one(const char *dir, const char *name, const void *data, size_t
     return rc < 0 ? rc : 0;
 }
 
+static int write_pooling(const char *dir, const void *data, size_t n, struct err *e)
+{
+    char *sub = io_join(dir, POOLING_FOLDER);
+    int rc = sub ? io_mkdir(sub, e) : err_set(e, ERR_MEMORY, "no memory for the path of " POOLING_PLACE);
+    if (rc >= 0)
+        rc = write_one(sub, "config.json", data, n, e);
+    if (rc >= 0)
+        rc = io_sync_dir(sub, e);
+    free(sub);
+    return rc;
+}
+
 int small_files_write(const char *dir, const struct ckpt_meta *meta, struct err *e)
 {
     int rc = 0;
     if (meta->config_json)
         rc = write_one(dir, FMT_CONFIG, meta->config_json, strlen(meta->config_json), e);
     for (int i = 0; i < meta->n_extra && rc >= 0; i++)
-        rc = write_one(dir, meta->extra_name[i], meta->extra_data[i], meta->extra_bytes[i], e);
+        rc = strcmp(meta->extra_name[i], CKPT_POOLING)
+                 ? write_one(dir, meta->extra_name[i], meta->extra_data[i], meta->extra_bytes[i], e)
+                 : write_pooling(dir, meta->extra_data[i], meta->extra_bytes[i], e);
     return rc;
 }

@@ -7,13 +7,18 @@
 #include "format/ckpt_write.h"
 
 /* Small files that travel with weights beside config.json and those of the tokenizer: the cut table, what
- * describes a quantisation, an adapter, adapters that were merged. */
-#define SMALL_FILES 6
+ * describes a quantisation, an adapter, adapters that were merged, a model of embeddings. */
+#define SMALL_FILES 8
 extern const char *const small_file_names[SMALL_FILES];
 /* What a published folder has besides: nothing of it is needed to read the weights. */
 #define CARD_FILES 13
 extern const char *const card_file_names[CARD_FILES];
 #define CODE_FILES_MAX 64
+
+/* The file in a folder of its own that sentence-transformers writes, and that folder. A native checkpoint,
+ * whose files lie directly in its folder, has it as CKPT_POOLING. */
+#define POOLING_FOLDER "1_Pooling"
+#define POOLING_PLACE POOLING_FOLDER "/config.json"
 
 /* 1: a name that small_files_find() may find. */
 int small_file_is_known(const char *name);

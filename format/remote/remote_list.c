@@ -167,7 +167,9 @@ static int list_folder(struct url_cache *c, int with_cards, struct err *e)
     for (int i = 0; i < SMALL_FILES; i++) {
         if (!strcmp(small_file_names[i], PEFT_CONFIG)) /* a model needs none */
             continue;
-        TRY(url_cache_small(c, small_file_names[i], e));
+        TRY(url_cache_small(c,
+                            strcmp(small_file_names[i], CKPT_POOLING) ? small_file_names[i] : POOLING_PLACE,
+                            e));
         if (rc > 0 && !strcmp(small_file_names[i], QUANT_KEPT_FILE))
             TRY(url_cache_large(c, QUANT_KEPT_TENSORS, e));
     }

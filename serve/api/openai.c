@@ -370,6 +370,10 @@ static int check_together(const struct request *rq, struct fault *f)
     if (rq->dimensions > sv->hidden)
         return fault_set(f, BAD, "dimensions", "dimensions is %lld, this model's vectors have %lld elements",
                          (long long)rq->dimensions, (long long)sv->hidden);
+    if (rq->endpoint == ENDPOINT_EMBEDDINGS && !rq->pooling_given && sv->embeddings.refused[0])
+        return fault_set(f, BAD, "pooling",
+                         "%s: set pooling to \"last\" or \"mean\" for a vector of that kind",
+                         sv->embeddings.refused);
     if (rq->best_of && rq->best_of != rq->n && !sv->lenient)
         return fault_set(f, BAD, "best_of",
                          "best_of is %lld, n is %lld: choosing among more answers is not supported here, "
@@ -418,6 +422,8 @@ static void begin_request(struct request *rq, enum endpoint endpoint)
     rq->store = endpoint == ENDPOINT_RESPONSES;
     rq->tokens_only = rq->tokens_as_ids = endpoint == ENDPOINT_GENERATE;
     rq->add_special = endpoint == ENDPOINT_COMPLETION || endpoint == ENDPOINT_EMBEDDINGS;
+    rq->pooling = rq->sv->embeddings.pooling;
+    rq->normalize = !rq->sv->embeddings.raw;
     if (endpoint == ENDPOINT_EMBEDDINGS)
         rq->max_tokens = 0;
     else if (endpoint != ENDPOINT_COMPLETION)

@@ -82,7 +82,7 @@ struct request *request_new(const struct service *sv)
     rq->key = -1;
     rq->n = 1;
     rq->max_completion_tokens = rq->top_logprobs = -1;
-    rq->add_generation = rq->normalize = 1;
+    rq->add_generation = 1;
     rq->logprobs = rq->prompt_logprobs = rq->tops = -1;
     rq->add_special = rq->skip_special = 1;
     rq->separate_reasoning = rq->parallel_tools = 1;

@@ -134,7 +134,7 @@ struct request {
     enum endpoint endpoint;
     int64_t dimensions; /* of /v1/embeddings: elements of a vector; 0: all */
     enum pooling pooling;
-    int normalize, as_base64;
+    int pooling_given, normalize, as_base64;
     int in_items; /* its answer is a list of items or blocks: /v1/responses, /v1/messages */
     int store;    /* the answer is kept for previous_response_id */
     int key;      /* of the client, by which kept answers are told apart; -1: none */

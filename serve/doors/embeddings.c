@@ -11,6 +11,7 @@ int embeddings_read_pooling(struct request *rq, const json_t *v, struct fault *f
 {
     const char *word = json_is_string(v) ? json_string_value(v) : "";
     rq->pooling = !strcmp(word, "mean") ? POOLING_MEAN : POOLING_LAST;
+    rq->pooling_given = 1;
     return rq->pooling == POOLING_MEAN || !strcmp(word, "last")
                ? 0
                : fault_set(f, BAD, "pooling",

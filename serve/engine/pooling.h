@@ -7,8 +7,7 @@
 #define SHARDLINE_SERVE_ENGINE_POOLING_H
 
 #include "kernels/kernels.h"
-
-enum pooling { POOLING_LAST, POOLING_MEAN };
+#include "serve/service.h"
 
 struct pooled {
     double *sum; /* [n] the last row, or the sum of all */

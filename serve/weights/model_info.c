@@ -9,6 +9,7 @@
 #include "base/jx.h"
 #include "format/quant_view.h"
 #include "model/family.h"
+#include "serve/weights/embedding_info.h"
 #include "text/template.h"
 
 int model_info_open(struct model_info *l, const char *path, const volatile sig_atomic_t *stop, struct err *e)
@@ -204,6 +205,22 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+/* What a model of embeddings says about its vectors. */
+static int load_embeddings(const struct model_info *l, struct service *sv, struct err *e)
+{
+    char *modules = NULL, *pooling = NULL;
+    size_t n_modules, n_pooling;
+    int rc;
+
+    TRY(read_extra(l, CKPT_MODULES, &modules, &n_modules, e));
+    TRY(read_extra(l, CKPT_POOLING, &pooling, &n_pooling, e));
+    rc = embedding_info_parse(&sv->embeddings, modules, n_modules, pooling, n_pooling, e);
+out:
+    free(modules);
+    free(pooling);
+    return rc < 0 ? rc : 0;
+}
+
 int model_info_read_texts(const struct model_info *l, const struct text_choice *choice, struct service *sv,
                           struct err *e)
 {
@@ -212,6 +229,7 @@ int model_info_read_texts(const struct model_info *l, const struct text_choice *
     int rc;
 
     TRY(load_eos(l, sv, e));
+    TRY(load_embeddings(l, sv, e));
     TRY(read_extra(l, "tokenizer_config.json", &config, &n_config, e));
     TRY(load_chat(l, choice, sv, config, n_config, e));
     TRY(read_extra(l, "tokenizer.json", &json, &n, e));

@@ -31,8 +31,9 @@ struct text_choice {
     const char *chat_template; /* a file */
     const char *tool_parser;   /* name of a family of tools.h, or "none" */
 };
-/* Fills sv->tok, sv->eos, sv->n_eos, sv->chat*, sv->form and sv->habits from the files beside the weights; sv
- * owns them, also after an error. A checkpoint may have no tokenizer and no template. Not collective. */
+/* Fills sv->tok, sv->eos, sv->n_eos, sv->chat*, sv->form, sv->habits and sv->embeddings from the files beside
+ * the weights; sv owns them, also after an error. A checkpoint may have no tokenizer and no template. Not
+ * collective. */
 int model_info_read_texts(const struct model_info *l, const struct text_choice *choice, struct service *sv,
                           struct err *e);
 /* A digest of the tokens that the checkpoint's tokenizer.json has, however the file is written; "bytes" where

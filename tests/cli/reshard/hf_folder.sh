@@ -11,12 +11,13 @@ s3_server
 
 python3 "$here/../lib/reshard_make.py" hf 'auto_map={"AutoConfig":"configuration_nova.NovaConfig"}'
 kept="LICENSE NOTICE README.md added_tokens.json chat_template.jinja configuration_nova.py generation_config.json
-merges.txt preprocessor_config.json special_tokens_map.json tokenizer.json tokenizer.model tokenizer_config.json vocab.json"
+merges.txt modules.json preprocessor_config.json special_tokens_map.json tokenizer.json tokenizer.model tokenizer_config.json vocab.json"
 for file in $kept; do
     echo "{\"what\": \"$file\"}" >hf/$file
 done
 echo '{}' >hf/trainer_state.json
-mkdir hf/onnx
+mkdir hf/onnx hf/1_Pooling
+echo '{"pooling_mode": "mean"}' >hf/1_Pooling/config.json
 
 # same_files WHAT FOLDER: every small file of hf is there, byte for byte
 same_files() {
@@ -25,6 +26,9 @@ same_files() {
         cmp -s hf/$file "$2/$file" || missing+=" $file"
     done
     claim "$1: all small files are there" [ -z "$missing" ]
+    file=1_Pooling/config.json
+    [ "$1" != native ] || file=1_Pooling.config.json
+    claim "$1: the pooling, too" cmp -s hf/1_Pooling/config.json "$2/$file"
 }
 run reshard --tp 2 hf native
 same_files "native" native
@@ -34,7 +38,7 @@ run reshard --format hf --shard-size 20000 native out
 claim "hf from native" [ $rc = 0 ]
 same_files "hf" out
 claim "and nothing else but shards and the index" [ "$(ls out | grep -v '^model' | sort)" = \
-    "$(printf '%s\n' $kept config.json | sort)" ]
+    "$(printf '%s\n' $kept config.json 1_Pooling | sort)" ]
 python3 - <<'PY'
 import glob, json, os, re, struct
 index = json.load(open("out/model.safetensors.index.json"))

@@ -63,6 +63,19 @@ for what in layouts:
     rc, err = s.stop()
     claim(f"{what}: it ends well", rc == 0, (rc, err))
 
+# a folder of sentence-transformers says how its vectors are made
+os.mkdir(f"{model}/1_Pooling")
+for name, x in (("1_Pooling/config.json", {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True}),
+                ("modules.json", [{"path": "", "type": "sentence_transformers.models.Transformer"},
+                                  {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}])):
+    with open(f"{model}/{name}", "w") as f:
+        json.dump(x, f)
+s = Server(model)
+mine = vectors(ask(s, input=LONG))[0]
+claim("its pooling is the default, and its length", mine == vectors(ask(s, input=LONG, pooling="mean", normalize=False))[0]
+      and bits(vectors(ask(s, input=LONG, normalize=True))[0]) == first["mean"][2], mine[:5])
+s.stop()
+
 PEER = """
 import json, sys, torch, transformers
 m = transformers.AutoModel.from_pretrained(sys.argv[1], torch_dtype=torch.float32).eval()
