@@ -32,7 +32,7 @@ function open(server) {
     }
   });
   vm.runInContext(/<script>([^]*)<\/script>/.exec(html)[1], context);
-  return Object.assign(page, { at, settle: () => new Promise(setImmediate), async tick() { await page.settle(); page.clock += 1000; next(); await page.settle(); } });
+  return Object.assign(page, { run: code => vm.runInContext(code, context), at, settle: () => new Promise(setImmediate), async tick() { await page.settle(); page.clock += 1000; next(); await page.settle(); } });
 }
 
 const metrics = n => `vllm:num_requests_running{engine="0"} 0\nvllm:num_requests_waiting{engine="0"} 0\nvllm:kv_cache_usage_perc{engine="0"} 0\nvllm:generation_tokens_total{engine="0"} ${n}\n`;
@@ -83,9 +83,22 @@ async function messages() {
   claim("it is hidden again", p.at("system").hidden);
 }
 
+// Reasoning is shown, but is no part of the answer that goes into the next turn.
+function reasoning() {
+  const p = open(server("{{ messages }}")), pieces = choice => p.run(`piecesOf(${JSON.stringify(choice)})`);
+  p.run('mode = "chat"');
+  const thought = pieces({ delta: { reasoning_content: "hm" } }), said = pieces({ delta: { content: "Hi" } }),
+        token = pieces({ delta: { reasoning_content: "hm" }, logprobs: { content: [{ token: "hm", logprob: -1, top_logprobs: [] }] } });
+  claim("reasoning is shown as such", thought.length === 1 && thought[0].text === "hm" && thought[0].thought, thought);
+  claim("with its token, too", token.length === 1 && token[0].text === "hm" && token[0].thought, token);
+  claim("content is not", said.length === 1 && said[0].text === "Hi" && !said[0].thought, said);
+  claim("a token without text yet is one", pieces({ delta: {} }).length === 0);
+}
+
 (async () => {
   await rates();
   await chats();
   await messages();
+  reasoning();
   console.log(`${passed} passed, ${failed} failed, 0 skipped`);
 })();
