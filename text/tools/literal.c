@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#define WORD_BYTES 1024 /* of a word and the space behind it: what is longer is none */
 #define GEMMA_QUOTE "<|\"|>"
 
 /* The text that is read, and what is known of its end. */
@@ -138,17 +139,17 @@ static void write_comma(struct literal *l, struct buf *out)
 /* The word at in->at; a colon or = behind it makes it a key. */
 static enum match read_word(struct literal *l, struct input *in, struct buf *out)
 {
-    size_t end = in->at, next;
+    size_t last = in->at + WORD_BYTES < in->n ? in->at + WORD_BYTES : in->n, end = in->at, next;
 
-    while (end < in->n && !is_space(in->s[end]) && !strchr(",:=()[]{}'\"<", in->s[end]))
+    while (end < last && !is_space(in->s[end]) && !strchr(",:=()[]{}'\"<", in->s[end]))
         end++;
-    for (next = end; next < in->n && is_space(in->s[next]);)
+    for (next = end; next < last && is_space(in->s[next]);)
         next++;
-    if (next == in->n && !in->final)
+    if (next == in->n && !in->final && next < in->at + WORD_BYTES)
         return MORE;
-    if (end == in->at)
+    if (end == in->at || end == in->at + WORD_BYTES)
         return NO;
-    int is_key = next < in->n && (in->s[next] == ':' || in->s[next] == '=');
+    int is_key = next < last && (in->s[next] == ':' || in->s[next] == '=');
     write_comma(l, out);
     write_word(in->s + in->at, end - in->at, is_key, out);
     in->at = next;

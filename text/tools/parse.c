@@ -281,12 +281,14 @@ static enum progress begin_reasoning(struct tool_parser *p)
 /* A text that begins with a bracket may be a call without a mark. */
 static enum progress try_bare(struct tool_parser *p)
 {
-    size_t i = p->at;
+    size_t i = p->at + p->scan;
 
     while (i < p->held.n && is_space(p->held.p[i]))
         i++;
+    p->scan = i - p->at;
     if (i == p->held.n && !p->final)
         return WAIT;
+    p->scan = 0;
     if (i < p->held.n && (p->held.p[i] == '{' || p->held.p[i] == '['))
         return open_section(p);
     p->bare = 0;

@@ -2,6 +2,7 @@
  * the published templates; history through a template and back. TEMPLATES: a folder of published
  * templates. */
 #include <dirent.h>
+#include "base/clock.h"
 #include "tests/test.h"
 #include "text/template.h"
 #include "text/tools.h"
@@ -190,6 +191,27 @@ TEST(later_calls_are_left_out_where_one_is_allowed)
     CHECK_STR(got, "C(end) f({\"a\": 1})");
     free(got);
     tool_set_close(tools);
+}
+
+/* Text that a state holds is not read again with every piece. */
+TEST(long_texts_take_time_in_proportion)
+{
+    static const char *const texts[][2] = { { "llama3_json", " " },
+                                            { "lfm2", "<|tool_call_start|>[f(a=x" },
+                                            { "hermes", "<tool_call>{\"arguments\": {\"a\": \"" },
+                                            { "qwen3_coder", "<tool_call><function=f><parameter=a>1" } };
+    size_t n = 200000;
+    char *text = malloc(n);
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct tool_parse how = { .form = form_of(texts[i][0]) };
+        memset(text, texts[i][1][strlen(texts[i][1]) - 1], n);
+        memcpy(text, texts[i][1], strlen(texts[i][1]));
+        double begin = clock_s();
+        free(parse(&how, text, n, 1, 1, 0));
+        CHECK(clock_s() - begin < 5); /* 0.1 s; quadratic: minutes */
+    }
+    free(text);
 }
 
 /* ---- the published templates ---- */
