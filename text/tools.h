@@ -81,11 +81,12 @@ int tools_write(const struct tool_family *f, const json_t *calls, struct buf *ou
 struct grammar;
 struct grammar_spec;
 struct tool_constraint {
-    const json_t *tools; /* the request's */
-    const char *name;    /* only this one may be called, or NULL */
-    int required;        /* there is a call */
-    int parallel;        /* there may be several */
-    int in_reasoning;    /* the prompt opened the reasoning */
+    const json_t *tools;               /* the request's */
+    const char *name;                  /* only this one may be called, or NULL */
+    int required;                      /* there is a call */
+    int parallel;                      /* there may be several */
+    int in_reasoning;                  /* the prompt opened the reasoning */
+    const struct grammar_spec *answer; /* of an answer without calls; NULL: any text */
 };
 /* The grammar (text/grammar.h) of an answer with calls in this form, form->calls not NULL. Arguments follow
  * the tool's schema. ERR_CONFIG: the schema of a strict tool has a part that is not honoured; the message

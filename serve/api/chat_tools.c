@@ -126,25 +126,37 @@ static int read_choice(struct request *rq, const json_t *v, struct fault *f)
     return 0;
 }
 
-/* What must be held and cannot be. */
-static int check_held(struct request *rq, struct fault *f)
+/* Must the arguments of a tool follow its schema? */
+static int any_strict(const struct request *rq)
 {
     const json_t *tool;
     size_t i;
-
-    if (rq->sv->lenient)
-        return 0;
-    if (rq->tool_choice == TOOLS_REQUIRED || rq->tool_choice == TOOLS_NAMED)
-        return fault_set(
-            f, BAD, "tool_choice",
-            "tool_choice can be \"none\" or \"auto\" here: the model cannot be made to call a tool");
     json_array_foreach(rq->tools, i, tool)
         if (json_is_true(json_object_get(json_object_get(tool, "function"), "strict")))
-            return fault_set(
-                f, BAD, "tools",
-                "tools[%zu].function.strict is not supported here: arguments are as the model writes them",
-                i);
+            return 1;
     return 0;
+}
+
+/* Notes where the answer must have a call, or may have one by its tool's schema only. */
+static int constrain(struct request *rq, const char *name, struct fault *f)
+{
+    int required = rq->tool_choice == TOOLS_REQUIRED || rq->tool_choice == TOOLS_NAMED;
+
+    if (required && !rq->calls && rq->sv->lenient)
+        return 0;
+    if (required && !rq->calls)
+        return fault_set(
+            f, BAD, "tool_choice",
+            "tool_choice can be \"none\" or \"auto\" here: the chat template writes calls in no form "
+            "that is known (--tool-parser names one)");
+    if (required && rq->structured.kind)
+        return fault_set(
+            f, BAD, "tool_choice",
+            "tool_choice asks for a call, response_format or structured_outputs for another answer: "
+            "leave one of them out");
+    if (!rq->calls || !(required || rq->structured.kind || any_strict(rq)))
+        return 0;
+    return structured_set_tools(rq, rq->tool_choice == TOOLS_NAMED ? name : NULL, required, f);
 }
 
 /* Texts that end a turn of calls are stop tokens, where they are tokens. */
@@ -181,11 +193,12 @@ int tools_read(struct request *rq, const json_t *body, struct fault *f)
             return -1;
         rq->tool_choice = TOOLS_AUTO;
     }
-    if (check_held(rq, f) < 0)
-        return -1;
     memset(f, 0, sizeof *f);
 
     rq->calls = rq->tools && rq->tool_choice != TOOLS_NONE && sv->form.calls;
     rq->divided = rq->calls || tools_always(&sv->form) || (rq->separate_reasoning && sv->form.reasoning);
+    const json_t *named = json_object_get(json_object_get(body, "tool_choice"), "function");
+    if (constrain(rq, json_string_value(json_object_get(named, "name")), f) < 0)
+        return -1;
     return sv->tok && (rq->calls || tools_always(&sv->form)) ? add_stops(rq, f) : 0;
 }

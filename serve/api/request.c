@@ -132,7 +132,7 @@ void request_release(struct request *rq)
     free(rq->choice);
     tool_set_close(rq->tool_set);
     grammar_close(rq->grammar);
-    free(rq->structured.text);
+    structured_free(&rq->structured);
     json_decref(rq->tools);
     json_out_free(&rq->events);
     json_out_free(&rq->answer);

@@ -36,10 +36,17 @@ int grammar_cache_open(struct grammar_cache **out, struct err *e)
     return 0;
 }
 
+void structured_free(struct structured *s)
+{
+    free(s->text);
+    free(s->tools);
+    s->text = s->tools = NULL;
+}
+
 static void drop(struct kept *k)
 {
     grammar_close(k->g);
-    free(k->of.text);
+    structured_free(&k->of);
     memset(k, 0, sizeof *k);
 }
 
@@ -67,7 +74,8 @@ const struct token_trie *grammar_cache_trie(struct grammar_cache *c, const struc
 static int same(const struct structured *a, const struct structured *b)
 {
     return a->kind == b->kind && a->flags == b->flags && a->behind == b->behind && a->n == b->n &&
-           !memcmp(a->text, b->text, a->n);
+           a->n_tools == b->n_tools && (!a->n || !memcmp(a->text, b->text, a->n)) &&
+           (!a->n_tools || !memcmp(a->tools, b->tools, a->n_tools));
 }
 
 /* A grammar that is kept, one reference more; NULL: none. */
@@ -90,10 +98,12 @@ static struct grammar *find(struct grammar_cache *c, const struct structured *s)
 static void keep(struct grammar_cache *c, const struct structured *s, struct grammar *g)
 {
     struct structured of = *s;
-    of.text = malloc(s->n + 1);
-    if (!of.text)
+    of.text = s->text ? strdup(s->text) : NULL;
+    of.tools = s->tools ? strdup(s->tools) : NULL;
+    if (!of.text != !s->text || !of.tools != !s->tools) {
+        structured_free(&of); /* no memory: it is compiled again, then */
         return;
-    memcpy(of.text, s->text, s->n + 1);
+    }
     pthread_mutex_lock(&c->lock);
     struct kept *to = &c->kept[0];
     for (int i = 1; i < KEPT; i++)
@@ -245,6 +255,20 @@ int structured_read_outputs(struct request *rq, const json_t *v, struct fault *f
     return read_choice(rq, choice, field, f);
 }
 
+int structured_set_tools(struct request *rq, const char *name, int required, struct fault *f)
+{
+    struct structured *s = &rq->structured;
+    json_t *all = json_pack("{s:O, s:b, s:b, s:s*}", "tools", rq->tools, "required", required, "parallel",
+                            rq->parallel_tools, "name", name);
+
+    if (!rq->sv->grammars)
+        return fault_set(f, BAD, "tools", "calls of tools cannot be held to a form here");
+    s->tools = all ? json_dumps(all, JSON_COMPACT) : NULL;
+    s->n_tools = s->tools ? strlen(s->tools) : 0;
+    json_decref(all);
+    return s->tools ? 0 : fault_set(f, 500, "tools", "no memory for the tools");
+}
+
 int structured_refuse_old(const char *name, struct fault *f)
 {
     static const struct {
@@ -263,10 +287,29 @@ int structured_refuse_old(const char *name, struct fault *f)
 
 /* --- grammars --- */
 
-/* The grammar of a spec, behind reasoning where there may be some. */
+/* The grammar of an answer with calls, or of this spec where it has none; NULL: any text. */
+static int open_calls(struct grammar **out, const struct service *sv, const struct structured *s,
+                      const struct grammar_spec *spec, const struct work_limit *limit, struct err *e)
+{
+    json_t *all = json_loadb(s->tools, s->n_tools, 0, NULL);
+    const struct tool_constraint how = { .tools = json_object_get(all, "tools"),
+                                         .name = json_string_value(json_object_get(all, "name")),
+                                         .required = json_is_true(json_object_get(all, "required")),
+                                         .parallel = json_is_true(json_object_get(all, "parallel")),
+                                         .in_reasoning = s->behind == 2,
+                                         .answer = spec };
+    int rc = all ? tools_grammar(out, &sv->form, &how, limit, e)
+                 : err_set(e, ERR_MEMORY, "no memory for the tools");
+    json_decref(all);
+    return rc;
+}
+
+/* The grammar of a spec, behind reasoning where there may be some, or with calls beside it. */
 static int open_spec(struct grammar **out, const struct service *sv, const struct structured *s,
                      const struct grammar_spec *spec, const struct work_limit *limit, struct err *e)
 {
+    if (s->tools)
+        return open_calls(out, sv, s, spec, limit, e);
     return s->behind ? tools_grammar_answer(out, &sv->form, s->behind == 2, spec, limit, e)
                      : grammar_open(out, spec, limit, e);
 }
@@ -296,6 +339,8 @@ static int open_choice(struct grammar **out, const struct service *sv, const str
 static int compile(struct grammar **out, const struct service *sv, const struct structured *s,
                    const struct work_limit *limit, struct err *e)
 {
+    if (!s->kind)
+        return open_spec(out, sv, s, NULL, limit, e);
     const struct grammar_spec spec = {
         .kind = (enum grammar_kind)(s->kind - 1), .flags = s->flags, .text = s->text, .n = s->n
     };
@@ -307,9 +352,9 @@ int structured_open(struct request *rq, struct fault *f)
 {
     struct structured *s = &rq->structured;
     struct grammar_cache *c = rq->sv->grammars;
-    const char *field = s->of_format ? "response_format" : "structured_outputs";
+    const char *field = !s->kind ? "tools" : s->of_format ? "response_format" : "structured_outputs";
     struct err e = { 0 };
-    if (!s->kind)
+    if (!s->kind && !s->tools)
         return 0;
     if (!c || !rq->sv->tok)
         return fault_set(f, BAD, field, "a constrained answer needs a tokenizer, and this model has none");

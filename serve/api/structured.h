@@ -18,8 +18,11 @@ struct structured {
     unsigned flags;
     int behind;    /* reasoning of a chat: 0: there is none, 1: it may come first, 2: the prompt began it */
     int of_format; /* response_format said so, not structured_outputs */
-    size_t n;
+    size_t n, n_tools;
     char *text; /* [n] and a NUL, malloc'd, or NULL */
+    /* The calls that the answer may have instead, or must have, where their arguments are to follow schemas: JSON,
+     * {"tools", "name", "required", "parallel"}; as text. */
+    char *tools;
 };
 
 struct grammar_cache;
@@ -32,6 +35,11 @@ const struct token_trie *grammar_cache_trie(struct grammar_cache *c, const struc
 /* Read a field of a request. 0, or -1 with *f. */
 int structured_read_format(struct request *rq, const json_t *v, struct fault *f);
 int structured_read_outputs(struct request *rq, const json_t *v, struct fault *f);
+/* Notes which calls the answer may have or must have. tools: of the request; name: of the only one that may be
+ * called, or NULL. 0, or -1 with *f. */
+int structured_set_tools(struct request *rq, const char *name, int required, struct fault *f);
+/* Frees the texts. */
+void structured_free(struct structured *s);
 /* Refuses a field of vLLM before 0.12 and names the one that took its place. */
 int structured_refuse_old(const char *name, struct fault *f);
 /* Makes rq->grammar of what was read, if it was; else leaves it as it is. 0, or -1 with *f. Takes long for

@@ -165,7 +165,7 @@ static int32_t next_token(const struct output_row *r, const float *logits, int64
     h.mask = r->mask;
     struct end_ids ends = { rq->sv->eos, rq->stop_ids, rq->sv->n_eos, rq->n_stop_ids };
     int32_t told = scripted_token(c, r->pos);
-    if (told >= 0)
+    if (told >= 0 && (!r->mask || r->mask[told / 32] >> told % 32 & 1))
         return told;
     if (!isfinite(max) || !logit_processors_active(&rq->sampling, &h))
         return sample_token(&rq->sampling, c->k, r->pos + 1, logits, vocab, max);

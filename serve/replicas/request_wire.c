@@ -33,6 +33,7 @@ void request_wire_write(struct json_out *o, const struct request *rq)
     free(tools);
     json_out_bytes(o, (const char *)&rq->structured, sizeof rq->structured);
     write_text(o, rq->structured.text, rq->structured.n);
+    write_text(o, rq->structured.tools, rq->structured.n_tools);
     for (int i = 0; i < rq->n_stop; i++)
         write_text(o, rq->stop[i], strlen(rq->stop[i]));
     for (int i = 0; i < rq->n_prompts; i++) {
@@ -108,6 +109,7 @@ static void take_lists(struct bytes *b, struct request *rq)
     free(tools);
     take(b, &rq->structured, sizeof rq->structured);
     rq->structured.text = take_text(b, &rq->structured.n);
+    rq->structured.tools = take_text(b, &rq->structured.n_tools);
     b->bad |= rq->structured.kind && !rq->structured.text;
     rq->stop = calloc((size_t)rq->n_stop + 1, sizeof *rq->stop);
     rq->prompt = calloc((size_t)rq->n_prompts + 1, sizeof *rq->prompt);

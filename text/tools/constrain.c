@@ -443,14 +443,16 @@ static struct grammar_spec thoughts(struct builder *b)
     return b->how->in_reasoning ? sequence(&p) : repeat(b, sequence(&p), 0, 1);
 }
 
-/* Text that holds no calls. */
+/* An answer that holds no calls, or the text between them. */
 static struct grammar_spec plain(struct builder *b)
 {
-    if (b->f->form == FORM_CHANNELS) {
-        static const char *const ends[] = { "<|end|>", "<|call|>", "<|channel|>", "<|start|>" };
-        struct parts p = parts_open(b, 2);
-        add(&p, literal(b, "<|channel|>final<|message|>"));
-        add(&p, free_text(b, ends, 4));
+    static const char *const ends[] = { "<|end|>", "<|call|>", "<|channel|>", "<|start|>" };
+    int channels = b->f->form == FORM_CHANNELS;
+    struct parts p = parts_open(b, 2);
+
+    if (channels || b->how->answer) {
+        add(&p, literal(b, channels ? "<|channel|>final<|message|>" : ""));
+        add(&p, b->how->answer ? *b->how->answer : free_text(b, ends, 4));
         return sequence(&p);
     }
     return free_text(b, b->f->open, MARKS);
@@ -465,7 +467,7 @@ static struct grammar_spec whole(struct builder *b, struct err *e)
         add(&p, think);
     if (b->how->required) {
         add(&p, calls);
-    } else if (b->f->form == FORM_CHANNELS) {
+    } else if (b->how->answer || b->f->form == FORM_CHANNELS) {
         add(&ways, calls);
         add(&ways, plain(b));
         add(&p, any_of(&ways));

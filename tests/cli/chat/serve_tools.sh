@@ -6,5 +6,5 @@
 trained --steps 2
 run reshard --format hf "$TMP/run/step-2" "$TMP/model"
 claim "and becomes a Hugging Face folder" [ $rc = 0 ] || finish
-asked serve_tools.py "$TMP/model" "$TMP"
+asked serve_tools.py "$TMP/model" "$TMP" "${tools_size:-quick}"
 finish

@@ -1,4 +1,4 @@
-"""serve_tools.py MODEL TMP - chats with tools over HTTP, by a model whose answers the test writes (SHARDLINE_ANSWER):
+"""serve_tools.py MODEL TMP quick|all - chats with tools over HTTP, by a model whose answers the test writes (SHARDLINE_ANSWER):
 answers and streams, at every tp and with replicas; --chat-template, --tool-parser; the openai package where it is
 there."""
 import http.client
@@ -7,7 +7,8 @@ import os
 import sys
 from serve_server import Server, claim, finish, skip
 
-model, tmp = sys.argv[1:3]
+model, tmp, size = sys.argv[1:4]
+LAYOUTS = [(), ("--tp", 2), ("--replicas", 2), ("--speculate", "ngram")] if size == "all" else [()]
 script = os.environ["SHARDLINE_ANSWER"] = f"{tmp}/answer"
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "d", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}}},
@@ -68,7 +69,7 @@ with open(f"{model}/generation_config.json", "w") as f:
 TWO = ("Let me see.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"K\u00f6ln \\\"x\\\"\\n\", "
        "\"days\": 2}}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>")
 first = None
-for args in ((), ("--tp", 2), ("--replicas", 2)):
+for args in LAYOUTS[:3]:
     s = Server(model, *args)
     what = " ".join(map(str, args)) or "one rank"
     if not claim(f"{what}: it starts", s.port is not None, s.err):
@@ -103,6 +104,81 @@ for args in ((), ("--tp", 2), ("--replicas", 2)):
     status, e = chat(s, tool_choice={"type": "function", "function": {"name": "other"}})
     claim(f"{what}: a name that is no tool's is refused", status == 400 and e["error"]["param"] == "tool_choice", e)
     s.stop()
+
+# ---- answers that must have a call, by a model of bytes that has hardly learned ----
+STRICT = [{"type": "function", "function": {"name": "get_weather", "strict": True, "parameters": {
+    "type": "object", "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "minimum": 1,
+    "maximum": 14}, "unit": {"enum": ["c", "f"]}}, "required": ["city", "days", "unit"], "additionalProperties": False}}},
+    {"type": "function", "function": {"name": "now", "strict": True, "parameters": {
+        "type": "object", "properties": {}, "additionalProperties": False}}}]
+
+
+def valid(call):
+    name, a = call
+    return a == {} if name == "now" else (name == "get_weather" and set(a) == {"city", "days", "unit"} and len(a["city"]) <= 8
+                                          and 1 <= a["days"] <= 14 and a["unit"] in ("c", "f"))
+
+
+def essence(answer):
+    return [(c["message"], c["finish_reason"]) for c in answer["choices"]]
+
+
+del os.environ["SHARDLINE_ANSWER"]
+NAMED = {"type": "function", "function": {"name": "now"}}
+HARD = dict(tools=STRICT, temperature=1.3, max_tokens=160, n=4 if size == "all" else 2)
+want = None
+for args in LAYOUTS:
+    s = Server(model, *args)
+    what = " ".join(map(str, args)) or "one rank"
+    if not claim(f"{what}: it starts", s.port is not None, s.err):
+        continue
+    got = []
+    for seed in range(3 if size == "all" else 1):
+        for body in (dict(tool_choice="required"), dict(tool_choice=NAMED), dict(tool_choice="required", parallel_tool_calls=False),
+                     dict(tool_choice="required", chat_template_kwargs={"think": True}, max_tokens=120)):
+            status, a = chat(s, seed=seed, **dict(HARD, **body))
+            if not claim(f"{what}: {body} is answered", status == 200, a):
+                continue
+            got.append(essence(a))
+            for m, end in got[-1]:
+                whole = end == "tool_calls"
+                claim(f"{what}: {body}: calls by the schema, or cut", (end == "length" or whole)
+                      and (not whole or all(valid(c) for c in calls(m)) and m["content"] is None
+                           and (body["tool_choice"] != NAMED or calls(m)[0][0] == "now")
+                           and ("parallel_tool_calls" not in body or len(calls(m)) == 1)), m)
+    ends = [end for a in got for _, end in a]
+    claim(f"{what}: many of them end", ends.count("tool_calls") > len(ends) / 4, ends)
+    claim(f"{what}: the same as on one rank", want is None or got == want)
+    want = want or got
+    m, end = stream(s, seed=1, **dict(HARD, n=1, tool_choice="required"))
+    c = chat(s, seed=1, **dict(HARD, n=1, tool_choice="required"))[1]["choices"][0]
+    claim(f"{what}: the stream joins to the answer", (m, end) == (without_refusal(c["message"]), c["finish_reason"]), (m, c))
+    s.stop()
+
+# strict tools, and a format beside tools: the test begins an answer that the grammar must mend
+os.environ["SHARDLINE_ANSWER"] = script
+s = Server(model)
+say("Ok <tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 5, \"x\": []}}\n</tool_call>")
+mended = [chat(s, seed=i, tools=STRICT, max_tokens=150)[1]["choices"][0] for i in range(3)]
+claim("a strict tool's arguments follow its schema", all(c["message"]["content"] == "Ok" and all(valid(x) for x in calls(c["message"]))
+      for c in mended if c["finish_reason"] == "tool_calls") and any(c["finish_reason"] == "tool_calls" for c in mended), mended)
+loose = chat(s, max_tokens=300)[1]["choices"][0]["message"]
+claim("another tool's are as the model writes them", calls(loose) == [("get_weather", {"city": 5, "x": []})], loose)
+FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer", "minimum": 10, "maximum": 99}}}
+say("42")
+m = chat(s, response_format=FORMAT)[1]["choices"][0]["message"]
+claim("with a format the answer follows it", m["content"] == "42" and "tool_calls" not in m, m)
+say("<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>")
+m = chat(s, response_format=FORMAT)[1]["choices"][0]["message"]
+claim("or calls a tool", calls(m) == [("now", {})] and m["content"] is None, m)
+status, e = chat(s, response_format=FORMAT, tool_choice="required")
+claim("both together are a 400", status == 400 and e["error"]["param"] == "tool_choice", e)
+bad = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {
+    "a": {"type": "array", "contains": {}}}}}}]
+status, e = chat(s, tools=bad)
+claim("a keyword that a strict tool cannot be held to is named", status == 400 and e["error"]["param"] == "tools"
+      and "contains" in e["error"]["message"] and "tool f" in e["error"]["message"], e)
+s.stop()
 
 # a conversation that goes on: what the model wrote comes back to it as it was
 s = Server(model)
