@@ -20,8 +20,8 @@ struct structured {
     int of_format; /* response_format said so, not structured_outputs */
     size_t n, n_tools;
     char *text; /* [n] and a NUL, malloc'd, or NULL */
-    /* The calls that the answer may have instead, or must have, where their arguments are to follow schemas: JSON,
-     * {"tools", "name", "required", "parallel"}; as text. */
+    /* The calls that the answer may have instead, or must have, where their arguments are to follow schemas:
+     * JSON, {"tools", "name", "required", "parallel"}; as text. */
     char *tools;
 };
 

@@ -206,6 +206,28 @@ else:
     got = c.chat.completions.create(model="m", **HI).choices[0].message
     again = c.chat.completions.create(model="m", tools=TOOLS, messages=HI["messages"] + [got] + results)
     claim("its message can be sent back", again.choices[0].finish_reason == "tool_calls", again)
+
+    class get_weather(pydantic.BaseModel):
+        city: str
+        days: int
+
+    class Answer(pydantic.BaseModel):
+        n: int
+
+    typed = dict(model="m", messages=HI["messages"], tools=[openai.pydantic_function_tool(get_weather)], max_tokens=300)
+    say("Well. <tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\":\"Bonn\",\"days\":3}}\n</tool_call>")
+    call = c.chat.completions.parse(**typed).choices[0].message.tool_calls[0]
+    claim("parse() gives a call's arguments as its class", call.function.parsed_arguments == get_weather(city="Bonn", days=3),
+          call)
+    with c.chat.completions.stream(**typed) as events:
+        done = [e for e in events if e.type == "tool_calls.function.arguments.done"]
+    claim("and stream(), too", [e.parsed_arguments for e in done] == [get_weather(city="Bonn", days=3)], done)
+    say(open(script).read()[len("Well. "):])
+    forced = c.chat.completions.parse(**typed, tool_choice="required").choices[0].message
+    claim("a required call comes at once", forced.tool_calls and forced.content is None, forced)
+    say("{\"n\": 7}")
+    parsed = c.chat.completions.parse(**typed, response_format=Answer).choices[0].message
+    claim("or an answer of the format's class", parsed.parsed == Answer(n=7) and not parsed.tool_calls, parsed)
 s.stop()
 
 # ---- templates and parsers by name ----

@@ -1,9 +1,11 @@
 /* serve_tools_test.c - chats with tools: requests, answers and streams, without a model: the test writes
  * the answer's tokens. */
 #include "base/jx.h"
+#include "base/rnd.h"
 #include "serve/api/openai.h"
 #include "serve/replicas/request_wire.h"
 #include "tests/test.h"
+#include "text/grammar.h"
 #include "text/template.h"
 
 /* As Qwen's templates are, with the reasoning opened where `think` is set. */
@@ -235,6 +237,69 @@ TEST(calls_are_answers_whose_streams_join_to_them)
     answers(&sv, "{" ASK ",\"chat_template_kwargs\":{\"think\":true}}", "t\n</think>\n\nx", "x|t|stop");
     answers(&sv, "{" ASK "," TOOLS ",\"stop\":[\"STOP\"]}",
             "<tool_call>{\"name\": \"now\"}</tool_call>aSTOPb", "a||tool_calls|now{}");
+    service_close(&sv);
+}
+
+/* Draws tokens at random from a choice's masks until it ends. */
+static void write_within(const struct service *sv, struct choice *c, uint64_t seed)
+{
+    uint32_t bits[8];
+    struct err e;
+    struct fault f = { 0 };
+    (void)sv;
+    while (c->finish == FINISH_NONE) {
+        int allowed[256], n = 0;
+        CHECK_INT(matcher_mask(c->matcher, bits, &e), 0);
+        for (int i = 0; i < 256; i++)
+            if (bits[i / 32] >> i % 32 & 1)
+                allowed[n++] = i;
+        uint64_t x = rnd_u64(seed, 1, (uint64_t)c->n_ids);
+        int end = bits[0] & 1 && x % 2, close = bits['"' / 32] >> '"' % 32 & 1 && x % 3;
+        int id = end ? 0 : close ? '"' : allowed[x / 64 % (uint64_t)n];
+        if (choice_accept(c, id, 0, NULL, &f) < 0) {
+            test_fail(__FILE__, __LINE__, "%s", f.text);
+            return;
+        }
+    }
+}
+
+TEST(a_call_that_must_come_comes_by_its_schema)
+{
+    static const char *const bodies[] = {
+        "\"tool_choice\":\"required\"",
+        "\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"now\"}}",
+        "\"tool_choice\":\"required\",\"parallel_tool_calls\":false",
+        "\"tool_choice\":\"required\",\"chat_template_kwargs\":{\"think\":true}",
+    };
+    struct service sv;
+    struct err e;
+    int called = 0;
+
+    service_open(&sv, source);
+    CHECK_INT(grammar_cache_open(&sv.grammars, &e), 0);
+    for (uint64_t i = 0; i < 24; i++) {
+        char body[1024];
+        snprintf(body, sizeof body, "{" ASK "," TOOLS ",%s,\"max_tokens\":400}", bodies[i % 4]);
+        struct request *rq = taken(&sv, body);
+        struct json_out o = { 0 };
+        write_within(&sv, rq->choice, i);
+        openai_answer(&o, rq);
+        const struct tool_text *t = tool_parser_text(rq->choice->parts.parser);
+        int whole = rq->choice->finish == FINISH_STOP;
+        called += whole;
+        if (t->content.n || (whole && !t->n_calls) || (i % 4 == 2 && t->n_calls > 1))
+            test_fail(__FILE__, __LINE__, "%s", o.p);
+        for (size_t k = 0; whole && k < t->n_calls; k++) {
+            json_t *a = json_loadb(t->call[k].arguments.p, t->call[k].arguments.n, JSON_ALLOW_NUL, NULL);
+            CHECK(json_is_object(a));
+            CHECK(i % 4 != 1 || t->call[k].name.n == 3);
+            json_decref(a);
+        }
+        json_out_free(&o);
+        request_release(rq);
+    }
+    CHECK(called > 8);
+    grammar_cache_close(sv.grammars);
     service_close(&sv);
 }
 
