@@ -35,8 +35,8 @@ const struct token_trie *grammar_cache_trie(struct grammar_cache *c, const struc
 /* Read a field of a request. 0, or -1 with *f. */
 int structured_read_format(struct request *rq, const json_t *v, struct fault *f);
 int structured_read_outputs(struct request *rq, const json_t *v, struct fault *f);
-/* Notes which calls the answer may have or must have. tools: of the request; name: of the only one that may be
- * called, or NULL. 0, or -1 with *f. */
+/* Notes which calls the answer may have or must have. name: of the only one that may be called, or NULL.
+ * 0, or -1 with *f. */
 int structured_set_tools(struct request *rq, const char *name, int required, struct fault *f);
 /* Frees the texts. */
 void structured_free(struct structured *s);
