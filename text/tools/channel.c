@@ -76,6 +76,10 @@ static enum progress head_step(struct tool_parser *p)
 
     if (m != YES && off <= HEAD_BYTES && !p->final)
         return WAIT;
+    if (off > HEAD_BYTES) { /* wherever its end may be */
+        off = HEAD_BYTES + 1;
+        m = NO;
+    }
     if (m != YES) { /* no message of this form: what is no mark is content */
         if (!word_behind(p->held.p + p->at, off, "<|", &(size_t){ 0 })) {
             parser_add_text(p, p->held.p + p->at, off);

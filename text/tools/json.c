@@ -72,6 +72,8 @@ static enum match read_string(struct tool_parser *p, struct buf *out)
     while (p->at < p->held.n) {
         const char *s = p->held.p + p->at;
         size_t n = p->held.n - p->at, used = 1;
+        if (out == &p->name && out->n > NAME_BYTES)
+            return NO;
         if (*s == '"') {
             p->at++;
             return YES;

@@ -20,7 +20,9 @@ static enum match find_name(struct tool_parser *p, size_t *n, size_t *mark)
     *mark = end ? strlen(end) : 0;
     if (end) {
         enum match m = parser_find(p, &end, 1, n, &which);
-        return m == YES ? YES : *n > NAME_BYTES || p->final ? NO : MORE;
+        if (*n > NAME_BYTES) /* the same where its end is there already */
+            return NO;
+        return m == YES ? YES : p->final ? NO : MORE;
     }
     for (*n = 0; *n < p->held.n - p->at && is_name_char(p->held.p[p->at + *n]); ++*n)
         if (*n > NAME_BYTES)
@@ -206,12 +208,12 @@ static enum progress param_name(struct tool_parser *p)
     int which;
     enum match m = parser_find(p, &p->f->param[1], 1, &off, &which);
 
-    if (m != YES) {
-        if (off <= NAME_BYTES)
-            return WAIT;
+    if (off > NAME_BYTES) {
         parser_take(p);
         return parser_go(p, IN_PARAMS);
     }
+    if (m != YES)
+        return WAIT;
 
     const char *s = p->held.p + p->at;
     size_t n = off;
