@@ -367,6 +367,7 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  *                      g->leaf_end: [n][n_leaves * grain], the ends of blocks of positions; a block without
  *                      rows is +0.
  *   add_to         y = y + x, fp32.
+ *   add_scaled     y = fma(factor, x, y), fp32.
  *   gate_dx        dshared (dt) = round(g dout), dgate (dt) [rows][1] = round((g (1 - g)) c), g =
  *                  sigmoid(gate[r]), c = lanes of fma(dout, shared, .).
  */
@@ -453,6 +454,7 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
     K(dot_bias_experts, float *out, struct listed x, const void *const *bias, const struct expert_rows *g) \
     K(bias_dw_experts, float *out, struct mat dy, enum dtype dt, const struct expert_rows *g, int grain) \
     K(add_to, struct mat y, struct mat x) \
+    K(add_scaled, struct mat y, struct mat x, float factor) \
     K(gate_dx, struct mat dgate, struct mat dshared, struct mat dout, struct mat shared, const float *gate) \
     K(latent_q, const struct attn *a, struct mat q, struct mat absorbed, struct mat raw, const float *cos, \
       const float *sin) \

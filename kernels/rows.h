@@ -15,7 +15,7 @@
     X(combine) X(combine_dx) X(add_to) X(gate_dx) X(sink_dw) X(swiglu_clamped) X(swiglu_clamped_dx) \
     X(add_bias_experts) X(dot_bias_experts) X(bias_dw_experts) \
     X(gelu_erf) X(gelu_erf_dx) X(geglu) X(geglu_dx) X(add_both) X(scale) X(softcap) X(softcap_dx) \
-    X(latent_q) X(latent_k) X(latent_q_dx) X(latent_k_dx)
+    X(add_scaled) X(latent_q) X(latent_k) X(latent_q_dx) X(latent_k_dx)
 /* clang-format on */
 
 struct row_ops {

@@ -1,6 +1,6 @@
 /* config.c - see config.h. Keys and defaults as in transformers (family.c); both layouts of config.json
  * (rope_theta and rope_scaling at the top, or everything in rope_parameters). */
-#include "model/config_parse.h"
+#include "model/config/config_parse.h"
 
 #include <math.h>
 #include <stdarg.h>

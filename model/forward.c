@@ -135,7 +135,10 @@ static int one_unit(struct pass *p, struct weights *ws, struct forward_work *w, 
     if (unit)
         carve_layer(p->m, w, unit, rows_all(&p->r), p->most_rows, &a, &host, &b);
     if (rc >= 0)
+        rc = adapters_get(p, unit, 0, e);
+    if (rc >= 0)
         rc = unit_forward(p, &p->m->unit[unit], &b, w->x, e);
+    adapters_put(p, unit);
     ws->put(ws, unit);
     return rc;
 }
@@ -153,7 +156,8 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                       .n_seq = b->n_seq,
                       .whole_pages = 1,
                       .grouped = b->grouped,
-                      .exchange = b->exchange };
+                      .exchange = b->exchange,
+                      .adapters = b->adapters };
     int rc = 0;
 
     if (b->n_rows > w->rows || b->n_want > w->logit_rows || b->n_rows > m->max_rows)

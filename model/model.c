@@ -7,7 +7,7 @@
 #include "kernels/fn.h"
 #include "model/units.h"
 
-static int set_stages(struct model *m, const struct layout *l, int pp_rank, struct err *e)
+int model_set_stages(struct model *m, const struct layout *l, int pp_rank, struct err *e)
 {
     int last = l->pp * layout_chunks(l) - 1;
     m->n_chunks = layout_chunks(l);
@@ -61,7 +61,7 @@ int model_shape(struct model *m, const struct model_config *cfg, const struct la
     TRY(params_local_open(&m->local, &m->table, lay, at, e));
     set_sizes(m, lay, at.tp);
     TRY(units_open(m, at.tp, e));
-    TRY(set_stages(m, lay, at.pp, e));
+    TRY(model_set_stages(m, lay, at.pp, e));
     return 0;
 out:
     model_close(m);
@@ -102,16 +102,24 @@ void *model_own(const struct model *m, int part)
 /* Memory that the model has beside weights and activations. */
 static int open_tables(struct model *m, struct err *e)
 {
+    int64_t sums = m->max_rows * m->hidden;
     int ok;
 
-    m->sum_rows = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(m->max_rows * m->hidden));
+    if (m->adapter_rank) {
+        struct arena a = { 0 };
+        sums += adapter_room_carve(m, &a, m->max_rows, m->adapter_rank, &m->adapters);
+        a = (struct arena){ m->adapter_memory = dev_alloc(m->dev, MEM_WORK, a.used), 0, a.used };
+        adapter_room_carve(m, &a, m->max_rows, m->adapter_rank, &m->adapters);
+    }
+    m->sum_rows = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)sums);
     m->stat = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(4 * m->max_rows));
     m->lists_bytes = forward_lists_bytes(m, m->max_rows);
     if (m->table.cfg.n_experts) /* also on a stage without experts: ranks add their counts together */
         m->loads = calloc((size_t)(m->n_layers * m->table.cfg.n_experts), sizeof *m->loads);
     m->rounds = m->loads ? calloc((size_t)m->n_layers, sizeof *m->rounds) : NULL;
     m->lists = m->lists_bytes ? mem_alloc(m->dev->mem, MEM_WORK, m->lists_bytes) : NULL;
-    ok = m->sum_rows && m->stat && (m->lists || !m->lists_bytes) && (m->rounds || !m->table.cfg.n_experts);
+    ok = m->sum_rows && m->stat && (m->adapter_memory || !m->adapter_rank) && (m->lists || !m->lists_bytes) &&
+         (m->rounds || !m->table.cfg.n_experts);
     if (m->learned_positions) {
         m->pos = calloc((size_t)m->max_rows, sizeof *m->pos);
         ok = ok && m->pos;
@@ -152,6 +160,7 @@ int model_open(struct model *m, const struct model_config *cfg, const struct mod
     m->cp = how->cp;
     dev_numerics(m->dev, m->fast);
     m->max_rows = how->max_rows;
+    m->adapter_rank = how->adapter_rank;
     m->max_pos = how->max_pos ? how->max_pos : cfg->max_pos;
     if (m->learned_positions && m->max_pos > cfg->max_pos) {
         rc = err_set(
@@ -192,6 +201,7 @@ void model_close(struct model *m)
         free(m->own);
         comm_free(m->tp, m->sum_rows);
         comm_free(m->tp, m->stat);
+        dev_free(m->dev, m->adapter_memory);
         mem_free(m->dev->mem, m->lists);
     }
     if (m->kv_group)

@@ -43,6 +43,14 @@ struct rope_table {
 /* ROPE_LOCAL: of layers with a window, where these have a theta of their own */
 enum { ROPE_GLOBAL, ROPE_LOCAL, ROPE_TABLES };
 
+/* Buffers of the products that adapters add (adapter.h), for calls of max_rows rows; NULL: adapter_rank is
+ * 0. */
+struct adapter_room {
+    float *z;   /* [max_rows][3 ranks]: three matrices of one input at most */
+    void *z_dt; /* the same, rounded to dt */
+    float *d;   /* [some rows][outputs of the widest matrix] */
+};
+
 struct unit; /* units.h */
 struct model {
     struct param_table table;
@@ -75,10 +83,14 @@ struct model {
      * What
      * is in them no optimizer sees: whoever fills the weights fills these. */
     void **own;
-    float *sum_rows; /* comm memory [max_rows][hidden]: partial sums over tp */
-    void *all_rows;  /* dt [max_rows][hidden], once a machine: gathered rows; NULL: shares is 1 */
-    float *stat;     /* comm memory [4][max_rows]: statistics of the cross-entropy */
-    int32_t *pos;    /* [max_rows], of the host: positions of model_forward's rows; NULL: not learned */
+    /* comm memory [max_rows][hidden]: partial sums over tp; then those of adapters, [max_rows][3 ranks] */
+    float *sum_rows;
+    int64_t adapter_rank; /* of struct model_open */
+    void *adapter_memory; /* of: */
+    struct adapter_room adapters;
+    void *all_rows; /* dt [max_rows][hidden], once a machine: gathered rows; NULL: shares is 1 */
+    float *stat;    /* comm memory [4][max_rows]: statistics of the cross-entropy */
+    int32_t *pos;   /* [max_rows], of the host: positions of model_forward's rows; NULL: not learned */
     /* of the host, lists_bytes: lists of one layer's routed rows in model_forward; NULL: no experts */
     void *lists;
     size_t lists_bytes;
@@ -110,9 +122,10 @@ struct model_open {
     struct comm *cp; /* borrowed; NULL: layout.cp is 1 */
     int tp_rank, pp_rank;
     enum dtype dt;
-    int fast;         /* --numerics fast: one chain instead of GRAIN leaves */
-    int64_t max_rows; /* in one call */
-    int64_t max_pos;  /* positions; 0: the config's max_position_embeddings */
+    int fast;             /* --numerics fast: one chain instead of GRAIN leaves */
+    int64_t max_rows;     /* in one call */
+    int64_t max_pos;      /* positions; 0: the config's max_position_embeddings */
+    int64_t adapter_rank; /* the largest rank of adapters (adapter.h); 0: there are none */
 };
 /* Collective. ERR_MEMORY, ERR_USAGE (more positions than the model has learned), and those of model_shape. */
 int model_open(struct model *m, const struct model_config *cfg, const struct model_open *how, struct err *e);
@@ -256,6 +269,7 @@ static inline int rows_shared(const struct seq_rows *r) { return r->own_len < r-
 struct key_exchange {
     int (*stored)(struct key_exchange *x, int grouped, size_t page_off, struct err *e);
 };
+struct adapter_rows; /* adapter.h */
 struct batch {
     int64_t n_rows; /* 0 is allowed with an exchange, or with most_rows: then the rank only takes part */
     /* Rows of the rank that has most of those that divide experts, where they have different ones (ep more
@@ -266,9 +280,10 @@ struct batch {
     /* [n_seq]. Without `grouped` a page holds all layers, model_page_bytes each, those of page group 0 first;
      * with it a page of seq holds the layers of group 0, a page of grouped those of group 1. */
     const struct attn_seq *seq, *grouped;
-    struct key_exchange *exchange; /* borrowed; NULL: every sequence's rows are all here */
-    int64_t n_want;                /* rows whose logits are wanted; 0: no head */
-    const int32_t *want;           /* [n_want], of the host, ascending */
+    struct key_exchange *exchange;       /* borrowed; NULL: every sequence's rows are all here */
+    const struct adapter_rows *adapters; /* borrowed; NULL: no row has an adapter */
+    int64_t n_want;                      /* rows whose logits are wanted; 0: no head */
+    const int32_t *want;                 /* [n_want], of the host, ascending */
 };
 /* Work memory of model_forward: x the residual stream, the rest private to forward.c. */
 struct forward_work {
@@ -342,7 +357,8 @@ struct work_shape {
     int sharers;
     int spills; /* inputs of layers go to `inputs`; with RECOMPUTE_FULL only */
     struct input_store *inputs;
-    int number; /* of this micro-batch's memory, for the store */
+    int number;              /* of this micro-batch's memory, for the store */
+    struct adapter *adapter; /* borrowed: of all rows, the base is frozen (adapter.h); NULL: none */
 };
 /* Of a layer of experts, all are alike: the rows that this rank has memory for; its even load; the most that
  * n_seq sequences (one leaf) can bring, for which there is always room. 0 where rows do not travel (ep 1). */

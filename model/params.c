@@ -89,7 +89,7 @@ int param_find(const struct param_table *t, const char *name) { return t->n ? *f
 
 static struct kind_at *kind_slot(const struct param_table *t, int unit, enum param_kind kind)
 {
-    return &t->at[(size_t)unit * P_KINDS + kind];
+    return &t->at[(size_t)unit * P_KINDS_ALL + kind];
 }
 
 int param_at(const struct param_table *t, int unit, enum param_kind kind, int expert)
@@ -248,14 +248,14 @@ static void add_rows(struct param_table *t, const struct param_row *rows, int un
     }
 }
 
-static int alloc_table(struct param_table *t, int64_t n, struct err *e)
+int param_table_alloc(struct param_table *t, int64_t n, struct err *e)
 {
     uint32_t slots = 16;
     while (slots < 2 * n)
         slots *= 2;
     t->p = calloc((size_t)n, sizeof *t->p);
     t->slot = malloc(slots * sizeof *t->slot);
-    t->at = calloc((size_t)t->n_units * P_KINDS, sizeof *t->at);
+    t->at = calloc((size_t)t->n_units * P_KINDS_ALL, sizeof *t->at);
     if (!t->p || !t->slot || !t->at) {
         int layers = (int)t->cfg.n_layers;
         param_table_close(t);
@@ -264,6 +264,14 @@ static int alloc_table(struct param_table *t, int64_t n, struct err *e)
     memset(t->slot, -1, slots * sizeof *t->slot);
     t->slot_mask = slots - 1;
     return 0;
+}
+
+void param_table_note(struct param_table *t, int i)
+{
+    const struct param *p = &t->p[i];
+    note_kind(t, p->unit, p->kind, i);
+    if (p->n_sharing)
+        *find_slot(t, p->name) = i;
 }
 
 int param_table_open(struct param_table *t, const struct model_config *cfg, struct err *e)
@@ -282,7 +290,7 @@ int param_table_open(struct param_table *t, const struct model_config *cfg, stru
         return err_set(e, ERR_CONFIG,
                        "config.json: %d layers of %lld experts make %lld tensors: at most %d are taken", L,
                        (long long)cfg->n_experts, (long long)n, PARAMS_MAX);
-    if (alloc_table(t, n, e) < 0)
+    if (param_table_alloc(t, n, e) < 0)
         return -e->code;
 
     add_rows(t, f->first, 0, -1);
@@ -381,5 +389,5 @@ enum param_kind param_bias(enum param_kind kind)
         [P_UP] = P_UP_BIAS,
         [P_DOWN] = P_DOWN_BIAS,
     };
-    return bias[kind] ? bias[kind] : P_KINDS;
+    return kind < P_KINDS && bias[kind] ? bias[kind] : P_KINDS;
 }

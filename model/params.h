@@ -97,7 +97,10 @@ enum param_kind {
     P_KV_A,         /* hidden -> compressed k and v, and the rotary part of k that all heads share */
     P_KV_A_NORM,
     P_KV_B, /* compressed k and v -> heads, each its k rows and its v rows */
-    P_KINDS
+    P_KINDS,
+    /* In the table of an adapter (adapter.h) a matrix's kind is that of its A; P_LORA_B + kind is its B. */
+    P_LORA_B = P_KINDS,
+    P_KINDS_ALL = 2 * P_KINDS
 };
 enum param_init {
     INIT_NORMAL,
@@ -160,11 +163,15 @@ struct param_table {
     struct param *p;    /* in the order of units */
     int *slot;          /* names by hash: an index in p, or -1 */
     uint32_t slot_mask; /* slots - 1 */
-    struct kind_at *at; /* [n_units][P_KINDS] */
+    struct kind_at *at; /* [n_units][P_KINDS_ALL] */
 };
 /* The table of a model. ERR_CONFIG: too many tensors. ERR_MEMORY. param_table_close() frees it. */
 int param_table_open(struct param_table *t, const struct model_config *cfg, struct err *e);
 void param_table_close(struct param_table *t);
+/* For tables that follow from another one: memory for n parameters (t->n is 0, cfg and n_units are set), and
+ * the look-ups of parameter i, which is filled. ERR_MEMORY. */
+int param_table_alloc(struct param_table *t, int64_t n, struct err *e);
+void param_table_note(struct param_table *t, int i);
 /* Index of the parameter of this tensor, the first one where several share it, or -1. One hash look-up. */
 int param_find(const struct param_table *t, const char *name);
 /* Index of the parameter of this kind in a unit, or of the alternating one that contains it; -1: there is

@@ -43,13 +43,13 @@ out:
 
 /* Every sequence's sums are left where its share lies; then the shares are moved together: nobody reads
  * there any more. */
-int rows_sum(const struct model *m, const struct seq_rows *r, struct mat *own, struct err *e)
+int rows_sum(const struct model *m, const struct seq_rows *r, int64_t more, struct mat *own, struct err *e)
 {
     int64_t part = r->own_len * m->hidden, first = rows_first(m, r) * m->hidden;
     int rc = 0;
     *own = mat_of(m->sum_rows, DT_F32, rows_own(r), m->hidden, m->hidden);
     if (!rows_shared(r))
-        return comm_all_reduce(m->tp, m->sum_rows, rows_all(r) * m->hidden, e);
+        return comm_all_reduce(m->tp, m->sum_rows, rows_all(r) * m->hidden + more, e);
     for (int s = 0; s < r->n_seq; s++) {
         float *in = m->sum_rows + s * r->len * m->hidden;
         TRY(comm_reduce_scatter(m->tp, in + first, in, part, e));
@@ -58,6 +58,8 @@ int rows_sum(const struct model *m, const struct seq_rows *r, struct mat *own, s
     for (int s = first ? 0 : 1; s < r->n_seq; s++)
         dev_copy(m->dev, m->sum_rows + s * part, m->sum_rows + s * r->len * m->hidden + first,
                  (size_t)part * sizeof(float));
+    if (more)
+        TRY(comm_all_reduce(m->tp, m->sum_rows + rows_all(r) * m->hidden, more, e));
 out:
     return rc;
 }

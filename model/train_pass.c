@@ -6,8 +6,16 @@
 
 struct pass train_pass(struct train_work *w, struct weights *ws, const int32_t *ids, const int32_t *targets)
 {
-    return (
-        struct pass){ .m = w->m, .r = w->r, .ids = ids, .pos = w->pos, .w = w, .ws = ws, .targets = targets };
+    w->run = (struct adapter_run){ w->adapter, 0, rows_all(&w->r) };
+    w->adapters = (struct adapter_rows){ 1, &w->run };
+    return (struct pass){ .m = w->m,
+                          .r = w->r,
+                          .ids = ids,
+                          .pos = w->pos,
+                          .adapters = w->adapter ? &w->adapters : NULL,
+                          .w = w,
+                          .ws = ws,
+                          .targets = targets };
 }
 
 /* ---- forward ---- */
@@ -42,7 +50,10 @@ static int forward_unit(struct pass *p, struct step s, struct unit_buf *b, void 
     if (s.next >= 0)
         rc = weights_soon(p->ws, s.next, s.backward, e);
     if (rc >= 0)
+        rc = adapters_get(p, s.unit, 0, e);
+    if (rc >= 0)
         rc = unit_forward(p, &p->m->unit[s.unit], b, x_out, e);
+    adapters_put(p, s.unit);
     p->ws->put(p->ws, s.unit);
     return rc;
 }

@@ -283,6 +283,7 @@ struct train_work train_work_of(const struct model *m, int chunk, const struct w
                             .spills = s->spills && s->recompute == RECOMPUTE_FULL,
                             .inputs = s->inputs,
                             .number = s->number,
+                            .adapter = s->adapter,
                             .r = { n_leaves, len, own, leaves },
                             .n_seq = s->n_seq,
                             .seq_len = s->seq_len,
@@ -298,6 +299,7 @@ struct train_work train_work_of(const struct model *m, int chunk, const struct w
                                    .expert_buffer = s->expert_buffer,
                                    .leaves = s->leaves ? s->leaves : s->n_seq,
                                    .inner = leaves,
+                                   .adapter = s->adapter,
                                    .deferred = s->deferred_weights };
     return w;
 }

@@ -13,6 +13,7 @@
 #ifndef SHARDLINE_MODEL_UNITS_H
 #define SHARDLINE_MODEL_UNITS_H
 
+#include "model/adapter.h"
 #include "model/family.h"
 #include "model/dispatch.h"
 #include "model/model.h"
@@ -41,7 +42,7 @@ struct pack_plan {
 };
 
 #define SUBLAYER_SLOTS 16
-#define SUBLAYER_PACKS 6
+#define SUBLAYER_PACKS 12
 #define UNIT_BRANCHES 2
 
 /* Where a layer's keys and values lie in a page of its group, and where the group begins in a page that holds
@@ -161,6 +162,7 @@ struct call_shape {
     double expert_buffer;   /* struct work_shape; 0 without a backward pass */
     int64_t leaves;         /* of the trees of gradients, in sequences */
     int inner;              /* leaves of a sequence among n_seq */
+    const struct adapter *adapter; /* of training; NULL: none */
 };
 
 /* Gradients by keys: dk, then dv. With cp the ranks exchange one kv head at a time, so none holds all heads
@@ -284,6 +286,8 @@ struct branch_buf {
     void *o;     /* dt [own][hidden]: the body's output, where a norm comes after it */
     float *o_stat;
     char *kv; /* attention: pages of keys and values, or NULL */
+    /* training with an adapter, for each pack that it changes: dt [rows][columns of z]; else NULL */
+    void *z[SUBLAYER_PACKS];
     union {
         struct attention_buf attention;
         struct latent_buf latent;
@@ -314,6 +318,7 @@ struct pass {
     const struct attn_seq *grouped; /* the sequences in the pages of group 1; NULL: seq's hold all layers */
     struct key_exchange *exchange;  /* struct batch */
     const struct unit_weights *uw;  /* of the unit */
+    const struct adapter_rows *adapters; /* NULL: no row has an adapter */
     /* training */
     struct train_work *w;
     struct weights *ws;
@@ -350,6 +355,7 @@ struct sublayer_kind {
     const enum param_kind *slot; /* the parameter of each slot */
     int n_slots;
     int out_bias; /* slot of the bias that the walker adds behind the sum over tp, or -1 */
+    int out_pack; /* pack of the product whose sum over tp the walker completes, or -1 */
     /* What the body leaves in m->sum_rows is complete: its own rows, already summed over tp. Else it is this
      * rank's part of all rows. */
     int complete;
@@ -391,7 +397,7 @@ void mlp_carve(const struct sublayer *s, const struct mlp *mlp, const struct mod
                const struct call_shape *c, const struct carver *from, struct mlp_buf *buf);
 /* Leaves this rank's part in m->sum_rows. */
 void mlp_forward(const struct pass *p, const struct sublayer *s, const struct mlp *mlp, struct mlp_buf *buf,
-                 struct mat h);
+                 const struct branch_buf *b, struct mat h);
 /* What --recompute selective dropped. */
 void mlp_activate(const struct pass *p, const struct mlp *mlp, struct mlp_buf *buf);
 /* dx: all rows of the gradient of its output (dt). Leaves this rank's part of d(h) in m->sum_rows; emits its
@@ -490,18 +496,63 @@ void walk_dx_of(const struct pass *p, int n, const struct mat *dy, const struct 
                 const struct leaves *l);
 /* Adds a bias (part, -1: none) to columns [c0, c0 + n) of y. */
 void walk_bias(const struct pass *p, int part, struct mat y, int64_t c0, int64_t n);
-/* The sums over tp of what a body left in m->sum_rows: this rank's own rows. */
-int walk_sum(const struct pass *p, const struct sublayer *s, struct mat *own, struct err *e);
+/* The sums over tp of what a body left in m->sum_rows: this rank's own rows. more: of rows_sum. */
+int walk_sum(const struct pass *p, const struct sublayer *s, int64_t more, struct mat *own, struct err *e);
 size_t norm_stats(const struct norm *n, int64_t rows);           /* floats */
 int64_t norm_width(const struct norm *n, const struct model *m); /* floats of a norm's gradients */
+
+/* ---- adapter/: what adapters add to the products of a unit ---- */
+/* A matrix among those of one pack: its columns of z and y; packs and parts of the adapter's unit. */
+struct adapter_output {
+    int64_t rank, z_begin, y_begin, y_n;
+    float scale;
+    int b, part_a, part_b;
+};
+/* One pack of the base. rank: columns of z, those of all As; 0: nothing is changed. a: the pack of the As. */
+struct adapter_product {
+    int64_t rank;
+    int a, n;
+    struct adapter_output out[3];
+};
+struct adapter_unit {
+    struct adapter_product of[UNIT_BRANCHES][SUBLAYER_PACKS];
+};
+/* Rows of the table, in the order of the base's parameters. a_of[i], scale[i]: of each B, the row of its A,
+ * its scale; -1 of an A. Both are [t->n], owned by the caller. */
+int adapter_table_open(struct param_table *t, const struct model *base, const struct adapter_matrix *list,
+                       int n, int **a_of, float **scale, struct err *e);
+/* What the adapter adds to pack k of a body; NULL: nothing. */
+const struct adapter_product *adapter_product(const struct adapter *a, const struct sublayer *s, int k);
+/* Borrows the unit of every adapter of the pass, and gives it back. */
+int adapters_get(const struct pass *p, int unit, int backward, struct err *e);
+void adapters_put(const struct pass *p, int unit);
+/* Pack k made y (all its columns) from x, which has all inputs: adds what adapters add. */
+void adapters_add(const struct pass *p, const struct sublayer *s, int k, const struct branch_buf *b,
+                  struct mat x, struct mat y);
+/* The same where x has this rank's inputs and y is summed over tp. Before the sum: leaves the parts of z
+ * behind all rows of m->sum_rows, that many floats. After the sum: own rows. */
+void adapters_begin(const struct pass *p, const struct sublayer *s, int k, struct mat x);
+int64_t adapters_floats(const struct pass *p, const struct sublayer *s, int k);
+void adapters_end(const struct pass *p, const struct sublayer *s, int k, const struct branch_buf *b,
+                  struct mat own);
+/* Takes the model's buffers for adapters; returns the floats that m->sum_rows needs more. */
+#define ADAPTER_ROWS 256 /* rows of adapter_room.d */
+int64_t adapter_room_carve(const struct model *m, struct arena *a, int64_t rows, int64_t rank,
+                           struct adapter_room *room);
+/* Memory of training: b->z. */
+void adapters_carve(const struct adapter *a, const struct sublayer *s, int64_t rows,
+                    const struct carver *from, struct branch_buf *b);
+/* model.c: chunks and stages, which a model of adapters has too. */
+int model_set_stages(struct model *m, const struct layout *l, int pp_rank, struct err *e);
 
 /* ---- row_shares.c: what goes into a product and what comes out of one, over tp ---- */
 /* *all: all rows of what every rank holds own rows of, until the next call; own itself where nothing is
  * shared. */
 int rows_gather(const struct model *m, const struct seq_rows *r, struct mat own, struct mat *all,
                 struct err *e);
-/* *own: the sums over tp of this rank's own rows of m->sum_rows, which lie in it. */
-int rows_sum(const struct model *m, const struct seq_rows *r, struct mat *own, struct err *e);
+/* *own: the sums over tp of this rank's own rows of m->sum_rows, which lie in it. more: floats behind all
+ * rows of it that are summed too, complete on every rank. */
+int rows_sum(const struct model *m, const struct seq_rows *r, int64_t more, struct mat *own, struct err *e);
 struct mat rows_gathered(const struct model *m, const struct seq_rows *r); /* where rows_gather puts them */
 int64_t rows_first(const struct model *m,
                    const struct seq_rows *r); /* of a sequence: this rank's first own row */
@@ -600,11 +651,14 @@ struct train_work {
     void *comm_memory, *host_memory, *page_memory; /* page_memory: with cp */
     struct unit_buf *unit;                         /* [n_units] */
     struct unit_buf head;
-    char *again;          /* buffers that computing a layer again overwrites … */
-    size_t again_bytes;   /* … 0: nothing is computed again */
-    char **page;          /* [n_units][n_seq][pages]; a document begins with a page of its own */
-    struct attn_seq *doc; /* [n_units][n_seq * documents], n_docs of them in use */
-    struct attn_seq *seq; /* [n_units][n_seq * runs_of]: the runs, n_attn of them in use */
+    char *again;             /* buffers that computing a layer again overwrites … */
+    size_t again_bytes;      /* … 0: nothing is computed again */
+    struct adapter *adapter; /* of all rows; NULL: none */
+    struct adapter_run run;
+    struct adapter_rows adapters; /* this run */
+    char **page;                  /* [n_units][n_seq][pages]; a document begins with a page of its own */
+    struct attn_seq *doc;         /* [n_units][n_seq * documents], n_docs of them in use */
+    struct attn_seq *seq;         /* [n_units][n_seq * runs_of]: the runs, n_attn of them in use */
     /* with cp: the same in the pages where this rank stores; else NULL */
     struct page_map map;
     char **own_page;

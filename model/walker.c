@@ -67,6 +67,8 @@ void unit_carve(const struct model *m, const struct unit *u, const struct call_s
             b->branch[i].x = b->branch[0].x;
         carve_branch(m, br, i == 0, c, from, &b->branch[i]);
         br->body.kind->carve(&br->body, m, c, from, &b->branch[i]);
+        if (c->adapter)
+            adapters_carve(c->adapter, &br->body, c->rows, from, &b->branch[i]);
 
         /* scratch is free again behind a body */
         for (int k = 0; k < 2; k++) {
@@ -117,11 +119,11 @@ static void cut_to_bf16(float *x, int64_t n)
     }
 }
 
-int walk_sum(const struct pass *p, const struct sublayer *s, struct mat *own, struct err *e)
+int walk_sum(const struct pass *p, const struct sublayer *s, int64_t more, struct mat *own, struct err *e)
 {
     const struct model *m = p->m;
     if (!s->kind->complete)
-        return rows_sum(m, &p->r, own, e);
+        return rows_sum(m, &p->r, more, own, e);
     *own = rows_of(m->sum_rows, DT_F32, rows_own(&p->r), m->hidden);
     return 0;
 }
@@ -136,9 +138,10 @@ static int body_output(const struct pass *p, const struct branch *br, struct bra
 
     if (ALTERED("round_before_tree"))
         cut_to_bf16(m->sum_rows, (s->kind->complete ? rows_own(&p->r) : rows_all(&p->r)) * m->hidden);
-    int rc = walk_sum(p, s, out, e);
+    int rc = walk_sum(p, s, adapters_floats(p, s, s->kind->out_pack), out, e);
     if (rc < 0)
         return rc;
+    adapters_end(p, s, s->kind->out_pack, b, *out);
     if (s->kind->out_bias >= 0)
         walk_bias(p, s->part[s->kind->out_bias], *out, 0, m->hidden);
     if (br->after.kind == NORM_NONE)
@@ -329,7 +332,7 @@ static int norm_back(const struct pass *p, int unit, struct norm_place at, struc
 static int norm_backward(const struct pass *p, const struct branch *br, struct branch_buf *b, struct err *e)
 {
     struct norm_place at = { .norm = &br->norm, .x = b->x, .stat = b->stat, .dx = p->w->dx };
-    int rc = walk_sum(p, &br->body, &at.dy, e);
+    int rc = walk_sum(p, &br->body, 0, &at.dy, e);
     return rc < 0 ? rc : norm_back(p, br->body.unit, at, e);
 }
 

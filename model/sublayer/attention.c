@@ -158,6 +158,7 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     int rc;
 
     KERNEL(m->dev, linear, qkv, h, weight_pack(p, s, PACK_QKV));
+    adapters_add(p, s, PACK_QKV, b, h, qkv);
     walk_bias(p, s->part[Q_BIAS], qkv, 0, heads);
     walk_bias(p, s->part[K_BIAS], qkv, heads, kv);
     walk_bias(p, s->part[V_BIAS], qkv, heads + kv, kv);
@@ -167,6 +168,7 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     TRY(keys_gather(p, &s->attention.page, &a, b->kv, e));
     KERNEL(m->dev, attn, &a, o, buf->lse, q);
     KERNEL(m->dev, linear, rows_of(m->sum_rows, DT_F32, rows, m->hidden), o, weight_pack(p, s, PACK_O));
+    adapters_begin(p, s, PACK_O, o);
     rc = 0;
 out:
     return rc;
@@ -417,6 +419,7 @@ const struct sublayer_kind sublayer_attention = {
     .slot = slots,
     .n_slots = SLOTS,
     .out_bias = O_BIAS,
+    .out_pack = PACK_O,
     .shape = shape,
     .carve = carve_attention,
     .forward = forward,

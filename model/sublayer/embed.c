@@ -39,7 +39,7 @@ static int look_up(const struct pass *p, const struct sublayer *s, void *x, stru
         return 0;
     }
     KERNEL(m->dev, embed, rows_of(m->sum_rows, DT_F32, rows, m->hidden), table, m->vocab_begin, p->ids);
-    int rc = rows_sum(m, &p->r, &sum, e);
+    int rc = rows_sum(m, &p->r, 0, &sum, e);
     if (rc >= 0)
         KERNEL(m->dev, round_to, x, m->dt, sum.p, sum.rows * m->hidden);
     return rc;
@@ -123,6 +123,7 @@ const struct sublayer_kind sublayer_embed = {
     .slot = slots,
     .n_slots = SLOTS,
     .out_bias = -1,
+    .out_pack = -1,
     .shape = shape,
     .carve = carve_none,
     .forward = forward,

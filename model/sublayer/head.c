@@ -172,6 +172,7 @@ const struct sublayer_kind sublayer_head = {
     .slot = slots,
     .n_slots = SLOTS,
     .out_bias = -1,
+    .out_pack = -1,
     .shape = shape,
     .carve = carve_head,
     .forward = forward,

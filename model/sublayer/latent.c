@@ -180,33 +180,39 @@ static void norm_q(const struct pass *p, const struct sublayer *s, struct latent
 }
 
 /* b->raw, every head of q before RoPE, and its rounded form. */
-static void make_q(const struct pass *p, const struct sublayer *s, struct latent_buf *b, struct mat h)
+static void make_q(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct mat h)
 {
     const struct model *m = p->m;
     const struct latent *a = &s->latent;
+    struct latent_buf *b = &branch->latent;
+    int pack = compressed(s) ? PACK_Q_B : PACK_Q;
     struct mat raw = rows_of(b->raw, DT_F32, h.rows, q_cols(a)), in = h;
     float *q_a = b->raw + h.rows * q_cols(a);
 
     if (compressed(s)) {
         KERNEL(m->dev, linear, rows_of(q_a, DT_F32, h.rows, a->q_rank), h, weight_pack(p, s, PACK_Q));
+        adapters_add(p, s, PACK_Q, branch, h, rows_of(q_a, DT_F32, h.rows, a->q_rank));
         round_all(p, b->q_a, q_a, h.rows * a->q_rank);
         norm_q(p, s, b, h.rows);
         in = rows_of(b->q_a_norm, m->dt, h.rows, a->q_rank);
     }
-    KERNEL(m->dev, linear, raw, in, weight_pack(p, s, compressed(s) ? PACK_Q_B : PACK_Q));
+    KERNEL(m->dev, linear, raw, in, weight_pack(p, s, pack));
+    adapters_add(p, s, pack, branch, in, raw);
     round_all(p, b->raw_dt, b->raw, h.rows * q_cols(a));
 }
 
 /* The latent and the rotated part, into the pages. */
-static void store_keys(const struct pass *p, const struct sublayer *s, struct latent_buf *b,
+static void store_keys(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
                        const struct attn *at, struct mat h)
 {
     const struct model *m = p->m;
+    struct latent_buf *b = &branch->latent;
     int64_t rank = s->latent.kv_rank, width = key_dim(&s->latent);
     struct mat kv_a = rows_of(b->kv_a, DT_F32, h.rows, width), c = rows_of(b->latent, m->dt, h.rows, rank);
     struct mat rounded = rows_of(b->kv_a_dt, m->dt, h.rows, width);
 
     KERNEL(m->dev, linear, kv_a, h, weight_pack(p, s, PACK_KV_A));
+    adapters_add(p, s, PACK_KV_A, branch, h, kv_a);
     round_all(p, b->kv_a_dt, b->kv_a, h.rows * width);
     KERNEL(m->dev, rms_norm, c, b->kv_a_stat, mat_cols(rounded, 0, rank), weight_at(p, s->part[KV_A_NORM]), 0,
            NORM_EPS);
@@ -238,9 +244,9 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     struct mat values = rows_of(b->values_fp32, DT_F32, rows, heads * a->v);
     int rc;
 
-    make_q(p, s, b, h);
+    make_q(p, s, branch, h);
     TRY(keys_begin(p, &at, &store, e));
-    store_keys(p, s, b, &store, h);
+    store_keys(p, s, branch, &store, h);
     TRY(keys_gather(p, &a->page, &at, branch->kv, e));
     by_heads(p, s, PACK_KEYS, absorbed, rows_of(b->raw_dt, m->dt, rows, q_cols(a)), a->nope + a->rope,
              a->nope);
@@ -251,6 +257,7 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     round_all(p, b->values, b->values_fp32, rows * values.cols);
     KERNEL(m->dev, linear, rows_of(m->sum_rows, DT_F32, rows, m->hidden),
            rows_of(b->values, m->dt, rows, values.cols), weight_pack(p, s, PACK_O));
+    adapters_begin(p, s, PACK_O, rows_of(b->values, m->dt, rows, values.cols));
     rc = 0;
 out:
     return rc;
@@ -552,6 +559,7 @@ const struct sublayer_kind sublayer_latent = {
     .slot = slots,
     .n_slots = SLOTS,
     .out_bias = -1,
+    .out_pack = PACK_O,
     .shape = shape,
     .carve = carve_latent,
     .forward = forward,

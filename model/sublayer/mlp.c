@@ -132,18 +132,20 @@ void mlp_activate(const struct pass *p, const struct mlp *mlp, struct mlp_buf *b
 }
 
 void mlp_forward(const struct pass *p, const struct sublayer *s, const struct mlp *mlp, struct mlp_buf *buf,
-                 struct mat h)
+                 const struct branch_buf *b, struct mat h)
 {
     const struct model *m = p->m;
     struct mat gu = rows_of(buf->gu, DT_F32, h.rows, mlp->up_cols);
     struct mat act = rows_of(buf->act, m->dt, h.rows, mlp->inter);
 
     KERNEL(m->dev, linear, gu, h, weight_pack(p, s, mlp->pack + PACK_UP));
+    adapters_add(p, s, mlp->pack + PACK_UP, b, h, gu);
     walk_bias(p, s->part[mlp->slot + GATE_BIAS], gu, 0, mlp->inter);
     walk_bias(p, s->part[mlp->slot + UP_BIAS], gu, mlp->up_cols - mlp->inter, mlp->inter);
     mlp_activate(p, mlp, buf);
     KERNEL(m->dev, linear, rows_of(m->sum_rows, DT_F32, h.rows, m->hidden), act,
            weight_pack(p, s, mlp->pack + PACK_DOWN));
+    adapters_begin(p, s, mlp->pack + PACK_DOWN, act);
 }
 
 int mlp_backward(const struct pass *p, const struct sublayer *s, const struct mlp *mlp, struct mlp_buf *buf,
@@ -208,7 +210,7 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
                    struct err *e)
 {
     (void)e;
-    mlp_forward(p, s, &s->mlp, &b->mlp, h);
+    mlp_forward(p, s, &s->mlp, &b->mlp, b, h);
     return 0;
 }
 
@@ -241,6 +243,7 @@ const struct sublayer_kind sublayer_mlp = {
     .slot = slots,
     .n_slots = SLOTS,
     .out_bias = DOWN_BIAS,
+    .out_pack = PACK_DOWN,
     .shape = shape,
     .carve = carve_body,
     .forward = forward,

@@ -181,7 +181,7 @@ static int run_shared(const struct pass *p, const struct sublayer *s, struct bra
     struct experts_buf *b = &branch->experts;
     int64_t n = h.rows * m->hidden;
 
-    mlp_forward(p, s, &s->experts.shared, &b->shared, h);
+    mlp_forward(p, s, &s->experts.shared, &b->shared, NULL, h);
     int rc = comm_all_reduce(m->tp, m->sum_rows, n, e);
     if (rc < 0)
         return rc;
@@ -432,7 +432,7 @@ static int shared_backward(const struct pass *p, const struct sublayer *s, struc
         KERNEL(m->dev, gate_dx, d_logit, d_shared, dx, shared, b->shared_logit);
     }
     TRY(mlp_backward(p, s, &s->experts.shared, &b->shared, branch, d_shared, e));
-    TRY(rows_sum(m, &p->r, &own, e));
+    TRY(rows_sum(m, &p->r, 0, &own, e));
     dev_copy(m->dev, b->shared_dx, own.p, (size_t)(own.rows * m->hidden) * sizeof(float));
     rc = 0;
 out:
@@ -603,6 +603,7 @@ const struct sublayer_kind sublayer_experts = {
     .slot = slots,
     .n_slots = SLOTS,
     .out_bias = -1,
+    .out_pack = -1,
     .complete = 1,
     .shape = shape,
     .carve = experts_carve,

@@ -547,6 +547,7 @@ OP(swiglu_clamped, (struct dev * d, struct mat act, struct mat gu, const struct 
 OP(swiglu_clamped_dx, (struct dev * d, struct mat dgu, struct mat gu, struct mat dact, const struct clamp *c),
    (W(dgu), R(gu), R(dact)), dgu, gu, dact, fake_hosts(F, "clamp", c))
 OP(add_to, (struct dev * d, struct mat y, struct mat x), (W(y), R(x)), y, x)
+OP(add_scaled, (struct dev * d, struct mat y, struct mat x, float factor), (W(y), R(x)), y, x, factor)
 OP(gate_dx,
    (struct dev * d, struct mat dgate, struct mat dshared, struct mat dout, struct mat shared,
     const float *gate),

@@ -277,6 +277,7 @@ static void routing(struct both *b, enum dtype dt)
         KERNEL(D, combine, om, ym, place, F(weight), K, sm, F(gate));
         KERNEL(D, scale_rows, om, F(weight), place);
         KERNEL(D, add_to, om, om);
+        KERNEL(D, add_scaled, om, om, 1.75f);
         KERNEL(D, expert_dot, F(weight), om, sm, &l);
         KERNEL(D, gate_dx, MAT(dgate, dt, R, 1), MAT(y, dt, R, C), sm, sm, F(gate));
         KERNEL(D, combine_dx, om, ym, place, K);

@@ -119,6 +119,29 @@ TEST(norms_of_heads_with_1_plus_w_are_norms_with_that_weight)
     rig_close(r);
 }
 
+/* ---- what an adapter adds ---- */
+TEST(add_scaled_is_one_fused_multiply_add)
+{
+    struct rig *r = rig_open();
+    EACH(s, sizes) {
+        enum { ROWS = 5 };
+        int64_t n = sizes[s];
+        struct mat x = new_mat(DT_F32, ROWS, n, 1), y = new_mat(DT_F32, ROWS, n, 2), want = copy_mat(y);
+        for (int64_t i = 0; i < ROWS; i++)
+            for (int64_t j = 0; j < n; j++)
+                set_elem(want, i, j, fmaf(1.3f, elem(x, i, j), elem(y, i, j)));
+        EACH_DEV(r, d)
+        {
+            struct mat got = copy_mat(y);
+            KERNEL(d, add_scaled, got, x, 1.3f);
+            CHECK_MAT(got, want, d, n);
+            FREE(got);
+        }
+        FREE(x, y, want);
+    }
+    rig_close(r);
+}
+
 /* ---- rotated in part, head by head ---- */
 TEST(components_behind_the_rotated_ones_stay)
 {

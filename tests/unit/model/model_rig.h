@@ -130,7 +130,9 @@ static inline struct model_config rig_family_config(int i)
     return c;
 }
 
-static const char *rig_device = "cpu"; /* of rigs that are opened */
+/* of rigs that are opened */
+static const char *rig_device = "cpu";
+static int64_t rig_adapter_rank;
 static inline void rig_open_threads(struct rig *r, const struct model_config *c, enum dtype dt, int n_seq,
                                     int64_t T, int threads)
 {
@@ -141,7 +143,9 @@ static inline void rig_open_threads(struct rig *r, const struct model_config *c,
     memset(r, 0, sizeof *r);
     r->n_seq = n_seq;
     r->T = T;
-    struct model_open how = { .layout = lay, .dt = dt, .max_rows = n_seq * T, .max_pos = T };
+    struct model_open how = {
+        .layout = lay, .dt = dt, .max_rows = n_seq * T, .max_pos = T, .adapter_rank = rig_adapter_rank
+    };
     int rc = dev_open(&r->dev, rig_device, threads, &r->mem, &e);
     if (rc >= 0)
         rc = world_open(&r->world, "self", 0, r->dev, &r->mem, &e);

@@ -1,7 +1,7 @@
 /* config_window.c - see config.h, config_parse.h. Keys and defaults as in transformers. */
 #include <string.h>
 #include "base/jx.h"
-#include "model/config_parse.h"
+#include "model/config/config_parse.h"
 #include "model/family.h"
 
 #define FULL "full_attention"

@@ -2,7 +2,7 @@
  * losses and capacities by micro-batch, noise. Only training refuses it; a server never does any of it. */
 #include <stdio.h>
 #include "base/jx.h"
-#include "model/config_parse.h"
+#include "model/config/config_parse.h"
 
 #define CAPACITY \
     "which tokens an expert drops would depend on the micro-batch: here none is dropped: leave it out"

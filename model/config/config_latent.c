@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/jx.h"
-#include "model/config_parse.h"
+#include "model/config/config_parse.h"
 #include "model/family.h"
 
 /* The sizes of latent attention: none may be null, and their products are limited as those of others. */
