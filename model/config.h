@@ -20,6 +20,7 @@ struct model_config {
         not_computed[96]; /* what the file asks for and nothing computes (reshard needs sizes alone), or "" */
     char not_trained[200]; /* what the file asks of routers in training, and why it is refused there; or "" */
 
+    int64_t first_layer; /* the number of layer 0 in the names of tensors */
     int64_t hidden, n_layers, n_heads, n_kv, head_dim, inter, vocab, max_pos;
     double norm_eps;
     int tied;          /* the head is the embedding */
@@ -79,6 +80,10 @@ int model_config_parse(struct model_config *c, const char *text, const char *wha
 int model_config_computed(const struct model_config *c, struct err *e);
 /* The names of the presets, for the help and the shell; a test compares it with the table. */
 #define MODEL_PRESETS "tiny|10m|110m|1b|7b|70b|tiny-moe|10m-moe"
+/* The model that a checkpoint's layers for multi-token prediction are: *out has one layer, which lies behind
+ * those of c in the checkpoint, predicts one token further than c does, and takes states of c (struct batch).
+ * ERR_CONFIG: the family is not known to have such layers. */
+int model_config_next(struct model_config *out, const struct model_config *c, struct err *e);
 /* One of MODEL_PRESETS, or ERR_USAGE that lists them. */
 int model_config_preset(struct model_config *c, const char *name, struct err *e);
 /* config.json as transformers reads it; the caller frees it. NULL: no memory. dtype: "float32" or "bfloat16".

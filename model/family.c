@@ -252,6 +252,24 @@ static const struct param_row deepseek_router[] = {
     { 0 }
 };
 
+/* ---- Multi-token prediction ----
+ * DeepSeek-V3, 2024, section 2.2: what goes into the layer is made of a token's embedding and of the state of
+ * the token before it. */
+static const struct param_row next_embed[] = {
+    { .kind = P_EMBED, .name = LAYER "embed_tokens.weight", .shape = { D_VOCAB, D_HIDDEN },
+      .split = SPLIT_BLOCKS },
+    { .kind = P_NEXT_TOKEN_NORM, .name = LAYER "enorm.weight", .shape = { D_HIDDEN }, .init = INIT_ONES },
+    { .kind = P_NEXT_STATE_NORM, .name = LAYER "hnorm.weight", .shape = { D_HIDDEN }, .init = INIT_ONES },
+    { .kind = P_NEXT_JOIN, .name = LAYER "eh_proj.weight", .shape = { D_HIDDEN, D_HIDDEN_TWICE } },
+    { 0 }
+};
+static const struct param_row next_head[] = {
+    { .kind = P_NORM, .name = LAYER "shared_head.norm.weight", .shape = { D_HIDDEN }, .init = INIT_ONES },
+    { .kind = P_HEAD, .name = LAYER "shared_head.head.weight", .shape = { D_VOCAB, D_HIDDEN },
+      .split = SPLIT_BLOCKS },
+    { 0 }
+};
+
 /* ---- GPT-NeoX ----
  * q k v in one: head after head, each its q, k and v rows. Cut by heads it is one parameter. */
 #undef LAYER
@@ -459,6 +477,7 @@ static const struct family families[] = {
       .features = F_GATE | F_EXPERTS | F_NORM_TOPK | F_SHARED | F_LATENT | F_Q_RANK | F_SIGMOID, LLAMA_KEYS,
       .size = deepseek_sizes, .flag = deepseek_flags, .first = llama_embed,
       .layer = { latent_attention, gated_mlp, qwen3_experts, deepseek_router }, .last = llama_head,
+      .next_first = next_embed, .next_last = next_head,
       .defaults = { .hidden = 7168, .n_layers = 61, .n_heads = 128, .n_kv = 128, .inter = 18432,
                     .vocab = 129280, .max_pos = 4096, .bos = 0, .eos = 1, .eps = 1e-6, .n_experts = 256,
                     .expert_inter = 2048, .experts_per_token = 8, .n_shared = 1, .n_groups = 8,

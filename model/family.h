@@ -37,6 +37,7 @@ enum feature {
 enum dim {
     D_NONE, /* ends a shape */
     D_HIDDEN,
+    D_HIDDEN_TWICE,
     D_VOCAB,
     D_HEADS,
     D_Q,
@@ -192,6 +193,8 @@ struct family {
     } defaults;                                      /* of transformers; 0: follows from the others */
     /* The rows of the first unit, of the last one, and of a layer: lists one behind the other. */
     const struct param_row *first, *last, *layer[ROW_LISTS];
+    /* of a layer for multi-token prediction, as a model (model_config_next); NULL: none is known */
+    const struct param_row *next_first, *next_last;
 };
 /* The family of this model_type, or NULL. */
 const struct family *family_find(const char *name);

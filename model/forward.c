@@ -29,7 +29,7 @@ static void measure_layers(const struct model *m, int64_t rows, size_t *bytes, s
 {
     const struct forward_work none = { 0 };
     *bytes = *host_bytes = 0;
-    for (int unit = 1; unit <= m->n_layers; unit++) {
+    for (int unit = 0; unit <= m->n_layers; unit++) {
         struct arena a = { 0 }, host = { 0 };
         struct unit_buf b;
         carve_layer(m, &none, unit, rows, rows, &a, &host, &b);
@@ -132,8 +132,7 @@ static int one_unit(struct pass *p, struct weights *ws, struct forward_work *w, 
         return rc;
     if (next)
         rc = weights_soon(ws, next, 0, e);
-    if (unit)
-        carve_layer(p->m, w, unit, rows_all(&p->r), p->most_rows, &a, &host, &b);
+    carve_layer(p->m, w, unit, rows_all(&p->r), p->most_rows, &a, &host, &b);
     if (rc >= 0)
         rc = adapters_get(p, unit, 0, e);
     if (rc >= 0)
@@ -151,6 +150,7 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                       .r = rows_whole(b->n_rows),
                       .most_rows = b->most_rows,
                       .ids = b->ids,
+                      .states = b->states,
                       .pos = m->pos,
                       .seq = b->seq,
                       .n_seq = b->n_seq,

@@ -276,6 +276,9 @@ struct batch {
      * than tp); 0: n_rows. */
     int64_t most_rows;
     const int32_t *ids; /* [n_rows], of the host */
+    /* dt [n_rows][hidden], of the device: of model_config_next's models, the state of the token before each
+     * row's token; else NULL */
+    const void *states;
     int n_seq;
     /* [n_seq]. Without `grouped` a page holds all layers, model_page_bytes each, those of page group 0 first;
      * with it a page of seq holds the layers of group 0, a page of grouped those of group 1. */

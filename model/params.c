@@ -15,6 +15,7 @@ static int64_t dim_size(const struct model_config *c, int dim)
 {
     switch (DIM_OF(dim)) {
     case D_HIDDEN: return c->hidden;
+    case D_HIDDEN_TWICE: return 2 * c->hidden;
     case D_VOCAB: return c->vocab;
     case D_HEADS: return c->n_heads;
     case D_Q: return c->n_heads * c->head_dim;
@@ -177,7 +178,8 @@ static struct param *add_param(struct param_table *t, const struct row_group *g,
     const int *shape = is_companion ? r->companion.shape : r->shape;
     struct param *p = &t->p[t->n++];
 
-    set_name(p, is_companion ? r->companion.name : r->name, g->layer, expert);
+    int64_t number = t->cfg.first_layer + (g->layer > 0 ? g->layer : 0);
+    set_name(p, is_companion ? r->companion.name : r->name, (int)number, expert);
     p->kind = r->kind;
     p->unit = g->unit;
     p->layer = g->layer;
@@ -277,8 +279,10 @@ void param_table_note(struct param_table *t, int i)
 int param_table_open(struct param_table *t, const struct model_config *cfg, struct err *e)
 {
     const struct family *f = cfg->family;
+    const struct param_row *first = cfg->first_layer ? f->next_first : f->first;
+    const struct param_row *last = cfg->first_layer ? f->next_last : f->last;
     int L = (int)cfg->n_layers;
-    int64_t n = count_params(cfg, f->first, -1) + count_params(cfg, f->last, -1);
+    int64_t n = count_params(cfg, first, -1) + count_params(cfg, last, -1);
     memset(t, 0, sizeof *t);
     t->cfg = *cfg;
     t->n_units = L + 2;
@@ -293,11 +297,11 @@ int param_table_open(struct param_table *t, const struct model_config *cfg, stru
     if (param_table_alloc(t, n, e) < 0)
         return -e->code;
 
-    add_rows(t, f->first, 0, -1);
+    add_rows(t, first, 0, -1);
     for (int l = 0; l < L; l++)
         for (int k = 0; k < ROW_LISTS && f->layer[k]; k++)
             add_rows(t, f->layer[k], l + 1, l);
-    add_rows(t, f->last, L + 1, -1);
+    add_rows(t, last, L + 1, -1);
     return 0;
 }
 

@@ -96,7 +96,10 @@ enum param_kind {
     P_Q_B,          /* compressed q -> heads */
     P_KV_A,         /* hidden -> compressed k and v, and the rotary part of k that all heads share */
     P_KV_A_NORM,
-    P_KV_B, /* compressed k and v -> heads, each its k rows and its v rows */
+    P_KV_B,            /* compressed k and v -> heads, each its k rows and its v rows */
+    P_NEXT_TOKEN_NORM, /* a layer that predicts a further token: norm of the embedding, … */
+    P_NEXT_STATE_NORM, /* … of the state of the token before it, … */
+    P_NEXT_JOIN,       /* … both, side by side -> hidden */
     P_KINDS,
     /* In the table of an adapter (adapter.h) a matrix's kind is that of its A; P_LORA_B + kind is its B. */
     P_LORA_B = P_KINDS,

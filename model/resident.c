@@ -18,11 +18,11 @@ static void put_unit(struct weights *w, int unit)
     (void)unit;
 }
 
-/* Vectors, and unit 0 whole, stay in natural order in front of the packs. */
+/* Vectors, and tables that are looked up, stay in natural order in front of the packs. */
 static int stays(const struct model *m, int part)
 {
-    return m->table.p[m->local.part[part].param].unit == 0 ||
-           param_is_vector(&m->table.p[m->local.part[part].param]);
+    const struct param *p = &m->table.p[m->local.part[part].param];
+    return (p->unit == 0 && p->kind != P_NEXT_JOIN) || param_is_vector(p);
 }
 
 static size_t part_bytes(const struct model *m, int part)

@@ -270,6 +270,9 @@ struct experts_buf {
     struct panels *packs;
     void *pack_memory;
 };
+struct embed_buf {
+    void *joined; /* dt [rows][2 hidden]: norms of embeddings and states; NULL: there are no states */
+};
 struct head_buf {
     float *logits; /* [rows][logit_ld], this rank's columns */
     int64_t logit_ld;
@@ -294,6 +297,7 @@ struct branch_buf {
         struct mlp_buf mlp;
         struct experts_buf experts;
         struct head_buf head;
+        struct embed_buf embed;
     };
 };
 struct unit_buf {
@@ -310,6 +314,7 @@ struct pass {
     struct seq_rows r;
     int64_t most_rows;          /* struct batch */
     const int32_t *ids, *pos;   /* [rows] of the host; pos NULL: no learned positions */
+    const void *states;         /* struct batch */
     const struct attn_seq *seq; /* of the unit's layer */
     int n_seq;
     struct attn_cut cut;            /* training: sequences that are cut into leaves */

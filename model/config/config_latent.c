@@ -1,5 +1,5 @@
 /* config_latent.c - which layers have experts; and what DeepSeek's config.json says besides sizes: latent
- * attention, and its router. */
+ * attention, its router, and layers for multi-token prediction. */
 #include <math.h>
 #include <string.h>
 #include "base/jx.h"
@@ -163,4 +163,22 @@ json_t *config_dense_json(const struct model_config *c)
         if (c->dense[l / 64] >> l % 64 & 1)
             json_array_append_new(a, json_integer(l));
     return a;
+}
+
+int model_config_next(struct model_config *out, const struct model_config *c, struct err *e)
+{
+    int sparse = model_has_experts(c, c->n_layers);
+
+    if (!c->family->next_first)
+        return err_set(e, ERR_CONFIG, "layers for multi-token prediction are not known of the family %s",
+                       c->family->name);
+    *out = *c;
+    out->first_layer = c->n_layers;
+    out->n_layers = 1;
+    out->tied = 0;
+    memset(out->dense, 0, sizeof out->dense);
+    out->first_sparse = !sparse;
+    out->sparse_step = 1;
+    out->sparse_offset = 0;
+    return 0;
 }

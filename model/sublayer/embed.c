@@ -1,26 +1,34 @@
 /* embed.c - the embedding: rows of the vocabulary's table by token, and of a table of positions where the
- * family has one. tp cuts the vocabulary: a rank without the row brings -0, which changes no bit of a sum. */
+ * family has one. tp cuts the vocabulary: a rank without the row brings -0, which changes no bit of a sum.
+ *
+ * A layer for multi-token prediction (model_config_next) makes its rows of two: of the token's embedding, and
+ * of the state of the token before it, which the model has left. It is not trained. */
 #include "model/units.h"
 
-enum { TABLE, POSITIONS, SLOTS };
-static const enum param_kind slots[SLOTS] = { P_EMBED, P_POS };
+enum { TABLE, POSITIONS, TOKEN_NORM, STATE_NORM, JOIN, SLOTS };
+static const enum param_kind slots[SLOTS] = { P_EMBED, P_POS, P_NEXT_TOKEN_NORM, P_NEXT_STATE_NORM,
+                                              P_NEXT_JOIN };
+enum { PACK_JOIN };
 
+static int joins(const struct sublayer *s) { return s->part[JOIN] >= 0; }
+
+/* Every rank makes all of the rows. */
 static void shape(struct sublayer *s, const struct model *m, const struct branch_spec *spec, int tp_rank)
 {
-    (void)s;
-    (void)m;
+    int64_t n = 2 * m->hidden;
     (void)spec;
     (void)tp_rank;
+    s->n_packs = joins(s);
+    s->pack[PACK_JOIN] = (struct pack_plan){
+        1, { JOIN }, m->hidden, n, leaves_cut(leaves_of(n, m->grain, 0, m->grain), m->fast)
+    };
 }
 
-static void carve_none(const struct sublayer *s, const struct model *m, const struct call_shape *c,
-                       const struct carver *from, struct branch_buf *b)
+static void carve_embed(const struct sublayer *s, const struct model *m, const struct call_shape *c,
+                        const struct carver *from, struct branch_buf *b)
 {
-    (void)s;
-    (void)m;
-    (void)c;
-    (void)from;
-    (void)b;
+    if (joins(s))
+        b->embed.joined = carve(from, LIFE_SCRATCH, c->rows * 2 * m->hidden, dtype_size(m->dt));
 }
 
 static struct mat table_of(const struct pass *p, int part, int64_t rows)
@@ -45,6 +53,23 @@ static int look_up(const struct pass *p, const struct sublayer *s, void *x, stru
     return rc;
 }
 
+/* The rows in b->x become the product of their norm and that of the states, side by side. */
+static void join_states(const struct pass *p, const struct sublayer *s, struct branch_buf *b)
+{
+    struct model *m = p->m;
+    int64_t rows = rows_all(&p->r), n = m->hidden;
+    struct mat both = rows_of(b->embed.joined, m->dt, rows, 2 * n),
+               sum = rows_of(m->sum_rows, DT_F32, rows, n);
+    struct mat tokens = rows_of(b->x, m->dt, rows, n);
+    struct mat states = rows_of((void *)(uintptr_t)p->states, m->dt, rows, n);
+    float eps = (float)m->table.cfg.norm_eps;
+
+    KERNEL(m->dev, rms_norm, mat_cols(both, 0, n), NULL, tokens, weight_at(p, s->part[TOKEN_NORM]), 0, eps);
+    KERNEL(m->dev, rms_norm, mat_cols(both, n, n), NULL, states, weight_at(p, s->part[STATE_NORM]), 0, eps);
+    KERNEL(m->dev, linear, sum, both, weight_pack(p, s, PACK_JOIN));
+    KERNEL(m->dev, round_to, b->x, m->dt, sum.p, rows * n);
+}
+
 static int forward(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct mat h,
                    struct err *e)
 {
@@ -53,6 +78,8 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     int rc = look_up(p, s, b->x, e);
 
     (void)h;
+    if (rc >= 0 && joins(s))
+        join_states(p, s, b);
     if (rc >= 0 && m->embed_factor > 0)
         KERNEL(m->dev, scale, rows_of(b->x, m->dt, rows_own(r), m->hidden), m->embed_factor);
     if (rc < 0 || !p->pos)
@@ -125,7 +152,7 @@ const struct sublayer_kind sublayer_embed = {
     .out_bias = -1,
     .out_pack = -1,
     .shape = shape,
-    .carve = carve_none,
+    .carve = carve_embed,
     .forward = forward,
     .backward = backward,
     .weight_gradient = weight_gradient,

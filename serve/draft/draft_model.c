@@ -14,34 +14,15 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "serve/api/request.h"
-#include "serve/draft/drafters.h"
-#include "serve/engine/outputs.h"
-#include "serve/engine/step_run.h"
-#include "serve/weights/background.h"
+#include "serve/draft/draft_model.h"
 #include "serve/weights/weights.h"
 
 #define WAIT_MS 20 /* while weights are read: how soon a signal is noticed */
 
-struct draft_model {
-    struct model_info info;
-    struct background background;
-    struct draft_open how;
-    struct replica_ranks ranks; /* this one */
-    struct sched sched;
-    struct step_message message;
-    struct step_work work;
-    struct kv kv[PAGE_GROUPS];
-    struct outputs outputs;
-    float *padded; /* [max_seqs][vocab of the model that is served], where the two differ; else NULL */
-    int64_t ctx;
-};
-/* A choice's sequence here. */
-struct guessed {
-    struct seq seq;
-    struct draft_ask *ask; /* of this step; NULL: none */
-};
-
-static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
+static const int32_t *ids_of(const struct seq *q)
+{
+    return ((const struct choice *)q->owner)->ids + q->shift;
+}
 
 /* ---- open and close ---- */
 
@@ -102,6 +83,7 @@ static int read_weights(struct background *a, void *arg, struct err *e)
                               .dt = dt,
                               .fast = x->how.served->m.fast,
                               .max_rows = step_model_rows(&x->ranks, &step) };
+    TRY(x->form->config ? x->form->config(x, e) : 0);
     TRY(check_tokens(x, e));
     TRY(model_shape(m, &x->info.cfg, &one, here, dt, how.fast, e));
     rc = check_memory(x, m, e);
@@ -111,6 +93,8 @@ static int read_weights(struct background *a, void *arg, struct err *e)
     how.max_pos = x->ctx;
     TRY(model_open(m, &x->info.cfg, &how, e));
     x->info.has_model = 1;
+    if (x->form->opened)
+        x->form->opened(x);
     rc = weights_read(a, &x->info, m, x->how.dev->host, NULL, e);
 out:
     return rc;
@@ -153,7 +137,7 @@ static int open_pages(struct draft_model *x, struct sched_limits *lim, struct er
     return 0;
 }
 
-static void close_model(void *state)
+void draft_model_close(void *state)
 {
     struct draft_model *x = state;
     if (!x)
@@ -164,12 +148,22 @@ static void close_model(void *state)
     sched_close(&x->sched);
     for (int g = 0; g < PAGE_GROUPS; g++)
         kv_close(&x->kv[g]);
+    if (x->states)
+        dev_free(x->how.dev, x->states);
     model_info_close(&x->info);
     free(x->padded);
     free(x);
 }
 
-static int open_model(void **state, const struct draft_open *how, struct err *e)
+/* Memory for the states of a step's rows. */
+static int open_states(struct draft_model *x, int64_t rows, struct err *e)
+{
+    const struct model *m = &x->info.m;
+    x->work.states = x->states = dev_alloc(m->dev, MEM_WORK, (size_t)(rows * m->hidden) * dtype_size(m->dt));
+    return x->states ? 0 : err_set(e, ERR_MEMORY, "no memory for states of %lld rows", (long long)rows);
+}
+
+int draft_model_open(void **state, const struct draft_open *how, const struct draft_form *form, struct err *e)
 {
     struct draft_model *x = calloc(1, sizeof *x);
     struct sched_limits lim = { .max_seqs = how->max_seqs, .chunk = how->chunk, .max_wants = how->max_seqs };
@@ -180,6 +174,7 @@ static int open_model(void **state, const struct draft_open *how, struct err *e)
     if (!x)
         return err_set(e, ERR_MEMORY, "no memory for a draft model");
     x->how = *how;
+    x->form = form;
     x->ranks = (struct replica_ranks){ .all = how->self, .tp = how->self, .stage = how->self };
     step = limits(x);
     TRY(load(x, e));
@@ -187,6 +182,8 @@ static int open_model(void **state, const struct draft_open *how, struct err *e)
     TRY(sched_open(&x->sched, &lim, e));
     TRY(step_message_open(&x->message, how->max_seqs, e));
     TRY(step_work_open(&x->work, &x->info.m, &x->ranks, &step, e));
+    if (form->before)
+        TRY(open_states(x, step.rows, e));
     TRY(outputs_open(&x->outputs, how->dev, how->max_seqs, x->info.m.vocab, e));
     if (x->info.m.vocab != how->vocab)
         x->padded = calloc((size_t)(how->max_seqs * how->vocab), sizeof *x->padded);
@@ -225,6 +222,8 @@ static void take_guesses(struct draft_model *x)
             continue;
         a->guess[a->n++] = r->id;
         g->seq.n_ids += a->n < a->most;
+        if (x->form->guessed)
+            x->form->guessed(x, g, i);
     }
 }
 
@@ -239,6 +238,8 @@ static int run_step(struct draft_model *x, struct err *e)
     if (!n)
         return 0;
     TRY(step_message_make(&x->message, STEP_RUN, &x->sched, ids_of, e));
+    if (x->form->before)
+        x->form->before(x);
     TRY(step_run(&x->work, m, &x->info.weights.w, &x->message, x->kv, &head, e));
     outputs_expect(&x->outputs, &x->sched);
     sched_step_done(&x->sched);
@@ -256,28 +257,26 @@ out:
 /* Brings a sequence to the tokens that are sure; a new one comes into the scheduler. */
 static int begin_ask(struct draft_model *x, struct draft_ask *a)
 {
-    struct choice *c = a->c;
-    struct guessed *g = c->draft.own;
+    struct guessed *g;
 
     a->n = a->class = 0;
     if (!a->most || a->n_ids + a->most > x->ctx)
         return 0;
-    if (!g) {
-        c->draft.own = g = calloc(1, sizeof *g);
-        if (!g)
-            return 0;
-        g->seq.owner = c;
-        g->seq.n_ids = a->n_ids;
-        sched_add(&x->sched, &g->seq);
-    }
+    g = x->form->find(x, a);
+    if (!g)
+        return 0;
+    int64_t n_ids = a->n_ids - g->seq.shift;
     g->ask = a;
-    g->seq.n_ids = a->n_ids;
-    g->seq.n_kv = g->seq.n_kv < a->n_ids - 1 ? g->seq.n_kv : a->n_ids - 1;
-    g->seq.first_want = a->n_ids - 1;
+    g->seq.n_ids = n_ids;
+    g->seq.n_kv = g->seq.n_kv < n_ids - 1 ? g->seq.n_kv : n_ids - 1;
+    g->seq.first_want = n_ids - 1;
+    if (!g->queued)
+        sched_add(&x->sched, &g->seq);
+    g->queued = 1;
     return 1;
 }
 
-static int propose(void *state, struct draft_ask *ask, int n, struct err *e)
+int draft_model_propose(void *state, struct draft_ask *ask, int n, struct err *e)
 {
     struct draft_model *x = state;
     int rc = 0, rounds = 0;
@@ -297,21 +296,46 @@ static int propose(void *state, struct draft_ask *ask, int n, struct err *e)
     return rc < 0 ? err_add(e, "guessing tokens") : 0;
 }
 
-static void end_model(void *state, struct choice *c)
+void draft_model_end(void *state, struct choice *c)
 {
     struct draft_model *x = state;
     struct guessed *g = c->draft.own;
     if (!g)
         return;
-    sched_remove(&x->sched, &g->seq);
+    if (g->queued)
+        sched_remove(&x->sched, &g->seq);
+    if (x->form->end)
+        x->form->end(g);
     free(g);
     c->draft.own = NULL;
+}
+
+/* ---- a model of its own ---- */
+
+static struct guessed *find(struct draft_model *x, const struct draft_ask *a)
+{
+    struct draft_state *own = &a->c->draft;
+    struct guessed *g = own->own;
+    (void)x;
+    if (g)
+        return g;
+    own->own = g = calloc(1, sizeof *g);
+    if (g)
+        g->seq.owner = a->c;
+    return g;
+}
+
+static int open_model(void **state, const struct draft_open *how, struct err *e)
+{
+    static const struct draft_form form = { .find = find };
+    return draft_model_open(state, how, &form, e);
 }
 
 const struct drafter drafter_model = { .name = "CKPT",
                                        .most = 3,
                                        .costly = 1,
+                                       .needs_self = 1,
                                        .open = open_model,
-                                       .close = close_model,
-                                       .propose = propose,
-                                       .end = end_model };
+                                       .close = draft_model_close,
+                                       .propose = draft_model_propose,
+                                       .end = draft_model_end };

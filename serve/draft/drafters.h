@@ -17,18 +17,23 @@ struct draft_ask {
 };
 struct drafter {
     const char *name;
-    int most;   /* guesses where K is not given */
-    int costly; /* guessing takes time: lengths are chosen before */
+    int most;       /* guesses where K is not given */
+    int costly;     /* guessing takes time: lengths are chosen before */
+    int needs_self; /* struct draft_open's self */
     /* NULL: there is nothing to open, close, or note. */
     int (*open)(void **state, const struct draft_open *how, struct err *e);
     void (*close)(void *state);
     /* Sets n, class and guess of every ask. */
     int (*propose)(void *state, struct draft_ask *ask, int n, struct err *e);
+    /* Final hidden states of the step's rows o->row, whose tokens have been taken: rows, dt [o->n][hidden] of
+     * the device. */
+    void (*took)(void *state, const struct outputs *o, const void *rows);
     /* The choice gets no more tokens. */
     void (*end)(void *state, struct choice *c);
 };
 /* drafter_model is for any other name: a checkpoint. */
-extern const struct drafter drafter_ngram, drafter_suffix, drafter_model, drafter_random, drafter_replay;
+extern const struct drafter drafter_ngram, drafter_suffix, drafter_model, drafter_mtp, drafter_random,
+    drafter_replay;
 
 /* The end of a sequence that is looked for among earlier tokens, at most and at least. */
 enum { MATCH_MOST = 16, MATCH_LEAST = 2 };

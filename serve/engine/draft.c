@@ -23,8 +23,8 @@
 #define GUESS_STEP 0.1      /* what one time of a costly drafter counts */
 #define LOOK_EVERY 16       /* one step of so many asks a costly drafter that does not pay */
 
-static const struct drafter *const drafters[] = { &drafter_ngram, &drafter_suffix, &drafter_random,
-                                                  &drafter_replay };
+static const struct drafter *const drafters[] = { &drafter_ngram, &drafter_suffix, &drafter_mtp,
+                                                  &drafter_random, &drafter_replay };
 
 /* A name that is none of the table's is a checkpoint's. */
 static const struct drafter *find(const char *name, size_t n)
@@ -57,13 +57,13 @@ int draft_spec_parse(struct draft_spec *spec, const char *text, struct err *e)
                        DRAFT_MOST);
     spec->most = (int)most;
     if (!spec->n_kind)
-        return err_set(e, ERR_USAGE, "--speculate %s: give ngram, suffix or a checkpoint", text);
+        return err_set(e, ERR_USAGE, "--speculate %s: give ngram, suffix, mtp or a checkpoint", text);
     return 0;
 }
 
 int draft_needs_self(const struct draft_spec *spec)
 {
-    return spec->kind && find(spec->kind, (size_t)spec->n_kind) == &drafter_model;
+    return spec->kind && find(spec->kind, (size_t)spec->n_kind)->needs_self;
 }
 
 int drafts_open(struct drafts *d, const struct draft_spec *spec, const struct draft_open *in, struct err *e)
@@ -74,7 +74,7 @@ int drafts_open(struct drafts *d, const struct draft_spec *spec, const struct dr
     *d = (struct drafts){ .always = test != NULL };
     snprintf(d->path, sizeof d->path, "%.*s", spec->n_kind, spec->kind);
     d->kind = find(d->path, strlen(d->path));
-    if (test && d->kind != &drafter_model)
+    if (test && !d->kind->needs_self)
         d->kind = find(test, strlen(test));
     how.path = d->path;
     how.most = d->most = spec->most ? spec->most : d->kind->most;
@@ -99,6 +99,14 @@ void drafts_end(struct drafts *d, struct choice *c)
 {
     if (d->kind && d->kind->end)
         d->kind->end(d->state, c);
+}
+
+int drafts_want_rows(const struct drafts *d) { return d->kind && d->kind->took; }
+
+void drafts_took(struct drafts *d, const struct outputs *o, const void *rows)
+{
+    if (drafts_want_rows(d))
+        d->kind->took(d->state, o, rows);
 }
 
 /* ---- what a row costs ---- */

@@ -25,6 +25,7 @@ struct comm;
 struct drafter;
 struct metrics;
 struct model_info;
+struct outputs;
 struct sched;
 struct world;
 
@@ -72,9 +73,10 @@ struct draft_spec {
     int most;         /* 0: not given */
 };
 
-/* Reads ngram[:K], suffix[:K] or CKPT[:K]; the text is borrowed. ERR_USAGE: K is not 1 to DRAFT_MOST. */
+/* Reads ngram[:K], suffix[:K], mtp[:K] or CKPT[:K]; the text is borrowed. ERR_USAGE: K is not 1 to
+ * DRAFT_MOST. */
 int draft_spec_parse(struct draft_spec *spec, const char *text, struct err *e);
-/* It names a checkpoint, which needs a group of ranks that is this one alone. */
+/* It runs a model, which needs a group of ranks that is this one alone. */
 int draft_needs_self(const struct draft_spec *spec);
 /* What drafts are opened for. Everything is borrowed and outlives them. */
 struct draft_open {
@@ -103,6 +105,10 @@ int drafts_propose(struct drafts *d, struct sched *s, struct err *e);
 void drafts_compare(struct drafts *d, struct choice *c, int nth, int ran, int32_t id);
 /* A step of the scheduler's items took so long. */
 void drafts_timed(struct drafts *d, const struct sched *s, double seconds);
+/* Does it need the final hidden states of rows with logits? Then every step brings them here: rows, those of
+ * o->row, whose tokens have been taken. */
+int drafts_want_rows(const struct drafts *d);
+void drafts_took(struct drafts *d, const struct outputs *o, const void *rows);
 /* The choice gets no more tokens. */
 void drafts_end(struct drafts *d, struct choice *c);
 

@@ -111,6 +111,7 @@ static void start_request(struct engine *en, struct request *rq)
     snprintf(rq->fingerprint, sizeof rq->fingerprint, "%s", en->in.sv->fingerprint);
     for (int i = 0; i < rq->n_choices; i++) {
         struct choice *c = &rq->choice[i];
+        c->seq.wants_rows |= drafts_want_rows(&en->drafts);
         if (c->finish == FINISH_NONE) {
             sched_add(&en->sched, &c->seq);
             c->queued = 1;
@@ -455,6 +456,7 @@ static int run_step(struct engine *en, struct err *e)
     outputs_expect(&en->outputs, &en->sched);
     en->outputs.now_s = clock_s();
     outputs_process(&en->outputs, m, &head);
+    drafts_took(&en->drafts, &en->outputs, head.rows);
     drafts_timed(&en->drafts, &en->sched, clock_s() - begin_s);
     sched_step_done(&en->sched);
     return 0;

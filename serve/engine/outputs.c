@@ -76,8 +76,8 @@ void outputs_expect(struct outputs *m, const struct sched *s)
         const struct sched_item *it = &s->item[i];
         for (int64_t r = it->skip_want; r < it->n_rows; r++) {
             struct choice *c = it->seq->owner;
-            int64_t pos = it->pos + r, nth = pos + 1 - c->n_ids;
-            int pools = c->seq.wants_rows, samples = nth >= 0 && !pools;
+            int64_t pos = it->seq->shift + it->pos + r, nth = pos + 1 - c->n_ids;
+            int pools = c->rq->endpoint == ENDPOINT_EMBEDDINGS, samples = nth >= 0 && !pools;
             m->row[m->n++] = (struct output_row){ .c = c,
                                                   .pos = pos,
                                                   .samples = samples,

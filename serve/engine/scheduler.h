@@ -42,7 +42,8 @@ struct seq {
     int64_t priority;   /* lower ones come first; equal ones in order of arrival */
     int wants_rows;     /* the hidden states of rows that want logits are wanted, too */
     void *owner;
-    int n_drafts; /* guesses behind the n_ids tokens; used in a step that decodes */
+    int64_t shift; /* the owner's tokens in front of the first one here */
+    int n_drafts;  /* guesses behind the n_ids tokens; used in a step that decodes */
 
     /* the scheduler's: */
     int64_t n_kv;      /* tokens whose keys and values are in the pages */

@@ -131,6 +131,7 @@ static struct batch own_rows(struct step_work *w, const struct step_message *p,
     struct step_share *s = &w->share;
     struct batch b = { .n_rows = p->n_rows,
                        .ids = p->ids,
+                       .states = w->states,
                        .n_seq = p->n_seq,
                        .seq = p->seq[0],
                        .grouped = kv[1].base ? p->seq[1] : NULL };

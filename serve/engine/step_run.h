@@ -49,6 +49,7 @@ struct step_work {
     struct step_share share;            /* with cp … */
     struct page_gather gather;          /* … of several places */
     const struct step_message *message; /* of the present step; borrowed */
+    const void *states;                 /* struct batch: set by the caller; borrowed */
     struct forward_work forward;        /* in … */
     void *memory;                       /* … this device memory */
     struct dev *dev;

@@ -18,7 +18,7 @@ counted() {
 }
 
 cli=$(cd "$(dirname "$0")/.." && pwd)
-counted layouts env SERVE_SPECULATE=all bash "$cli/serve/serve_speculate.sh"
+counted layouts env SERVE_SPECULATE=all bash "$cli/speculate/serve_speculate.sh"
 for script in serve/serve_bits serve_http/serve_chat serve_http/serve_load; do
     export SERVE_ANSWERS=$TMP/answers-${script##*/}
     counted "$script" bash "$cli/$script.sh"
