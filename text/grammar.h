@@ -90,8 +90,9 @@ int matcher_take(struct matcher *m, int32_t id, struct err *e);
 void matcher_rewind(struct matcher *m, int64_t n);
 /* 1: the text may end here. 2: it can only end here, by an end id. 0: it may not. */
 int matcher_at_end(const struct matcher *m);
-/* Ids that are likely to be the next ones: they write the only bytes that can follow. For drafts, which the
- * draw of tokens proves. Returns their number, at most max. */
+/* Ids that are likely to be the next ones: they write the only bytes that can follow, cut as the tokenizer
+ * cuts them, else into the longest tokens. For drafts, which the draw of tokens proves. The grammar takes all
+ * of them. Returns their number, at most max; < 0: as matcher_mask. */
 int matcher_forced(struct matcher *m, int32_t *ids, int max, struct err *e);
 
 #endif

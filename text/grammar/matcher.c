@@ -170,50 +170,74 @@ static int forced_byte(struct machine *m, uint32_t config)
     return found;
 }
 
-/* The only bytes that can follow, at most FORCED_BYTES. */
-static size_t forced_bytes(struct matcher *x, char *out)
+/* The only bytes that can follow, at most FORCED_BYTES. *ends: the text can only end behind them. */
+static size_t forced_bytes(struct matcher *x, char *out, int *ends)
 {
     struct machine *m = x->s->m;
     uint32_t config = now(x);
-    size_t n = 0;
+    size_t n = 0, n_threads;
     for (int b; n < FORCED_BYTES && config && (b = forced_byte(m, config)) >= 0;) {
         out[n++] = (char)b;
         config = machine_step(m, config, (unsigned char)b);
     }
+    machine_threads(m, config, &n_threads);
+    *ends = config && m->config[config].accepts && n_threads == 0;
     return n;
+}
+
+/* The text as the tokenizer cuts it, as long as its tokens write these bytes: one that begins every text with
+ * a space does not. Returns the number of ids, *used: their bytes; or an error. */
+static int cut_by_tokenizer(const struct token_trie *t, const char *text, size_t n, int32_t *ids, int max,
+                            size_t *used, struct err *e)
+{
+    int32_t *list = NULL;
+    size_t n_list = 0;
+    int k = 0, rc = t->tokenizer ? tokenizer_encode(t->tokenizer, text, n, 0, &list, &n_list, e) : 0;
+    for (*used = 0; rc == 0 && k < max && (size_t)k < n_list; k++) {
+        int32_t id = list[k];
+        if (id < 0 || id >= t->vocab || t->kind[id] != TOKEN_PLAIN)
+            break;
+        size_t len = t->off[id + 1] - t->off[id];
+        if (*used + len > n || memcmp(text + *used, t->text + t->off[id], len))
+            break;
+        *used += len;
+        ids[k] = id;
+    }
+    free(list);
+    return rc < 0 ? rc : k;
+}
+
+/* The text cut into the longest tokens. */
+static int cut_by_length(const struct token_trie *t, const char *text, size_t n, int32_t *ids, int max,
+                         size_t *used)
+{
+    int k = 0;
+    size_t len;
+    for (*used = 0; k < max && *used < n; k++, *used += len)
+        if (!(len = token_trie_longest(t, text + *used, n - *used, &ids[k])))
+            break;
+    return k;
 }
 
 int matcher_forced(struct matcher *x, int32_t *ids, int max, struct err *e)
 {
     char text[FORCED_BYTES];
-    int32_t *list = NULL;
-    size_t n_text = 0, n_list = 0, used = 0;
-    int n = 0;
+    size_t n_text = 0, used;
+    int ends = 0;
 
-    if (!now(x) || !x->t->tokenizer || max < 1)
+    if (!now(x) || max < 1)
         return 0;
     pthread_mutex_lock(&x->g->lock);
     int rc = prepare(x, e);
     if (rc == 0)
-        n_text = forced_bytes(x, text);
+        n_text = forced_bytes(x, text, &ends);
     pthread_mutex_unlock(&x->g->lock);
     if (rc < 0 || !n_text)
         return rc;
 
-    /* a model writes these bytes as the tokenizer cuts them; the last token may reach further, so it is kept
-     * only where the text ends there */
-    if ((rc = tokenizer_encode(x->t->tokenizer, text, n_text, 0, &list, &n_list, e)) < 0)
-        return rc;
-    for (size_t i = 0; i < n_list && n < max; i++) {
-        if (list[i] < 0 || list[i] >= x->t->vocab || x->t->kind[list[i]] != TOKEN_PLAIN)
-            break;
-        size_t len = x->t->off[list[i] + 1] - x->t->off[list[i]];
-        if (used + len > n_text || memcmp(text + used, x->t->text + x->t->off[list[i]], len) ||
-            (used + len == n_text && n_list > 1))
-            break;
-        used += len;
-        ids[n++] = list[i];
-    }
-    free(list);
-    return n;
+    int n = cut_by_tokenizer(x->t, text, n_text, ids, max, &used, e);
+    if (n == 0)
+        n = cut_by_length(x->t, text, n_text, ids, max, &used);
+    /* the model's token at the end of these bytes may reach further */
+    return n > 1 && used == n_text && !ends ? n - 1 : n;
 }

@@ -69,6 +69,9 @@ struct token_trie {
 };
 enum token_kind { TOKEN_NONE, TOKEN_PLAIN, TOKEN_OF_ADDED, TOKEN_END };
 
+/* The longest token that text[n] begins with: its bytes; 0: there is none. */
+size_t token_trie_longest(const struct token_trie *t, const char *text, size_t n, int32_t *id);
+
 /* The mask of a configuration: t->n_words words, kept by the machine until the next call. NULL: m has
  * failed. */
 const uint32_t *config_mask(struct machine *m, const struct token_trie *t, uint32_t config);

@@ -242,6 +242,36 @@ int token_trie_open(struct token_trie **out, const struct tokenizer *tok, int64_
     return finish(out, t, e);
 }
 
+/* The same among the tokens of a trie, if it is longer than the *longest so far. */
+static void find_longest(const struct token_trie *t, const struct byte_trie *trie, const char *text, size_t n,
+                         size_t *longest, int32_t *id)
+{
+    for (int32_t i = 0, end = (int32_t)trie->n; i < end;) {
+        const struct byte_node *x = &trie->node[i];
+        if (x->depth > n)
+            return;
+        if (x->byte != (uint8_t)text[x->depth - 1]) {
+            i = x->end;
+            continue;
+        }
+        if (x->n && x->depth > *longest) {
+            *longest = x->depth;
+            *id = t->ids[x->first];
+        }
+        end = x->end;
+        i++;
+    }
+}
+
+size_t token_trie_longest(const struct token_trie *t, const char *text, size_t n, int32_t *id)
+{
+    size_t longest = 0;
+    find_longest(t, &t->rest, text, n, &longest, id);
+    for (int i = 0; i < N_SLICES; i++)
+        find_longest(t, &t->slice[i].trie, text, n, &longest, id);
+    return longest;
+}
+
 void token_trie_close(struct token_trie *t)
 {
     if (!t)

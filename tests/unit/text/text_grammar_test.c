@@ -323,6 +323,91 @@ TEST(a_text_ends_by_an_end_id_alone)
     token_trie_close(t);
 }
 
+/* A vocabulary whose tokenizer cuts "abcabd" into abc, ab, d, or knows nothing of it. */
+static const char *const forced_tokens[] = { "ab", "abc", "a", "b", "c", "d", "x", "bd", "\xC3", "\xA9", "" };
+enum { N_FORCED = sizeof forced_tokens / sizeof *forced_tokens };
+
+/* What follows the text `begun` by force. */
+static int forced(const char *regex, const char *begun, int32_t *ids, int max)
+{
+    char text[64] = "";
+    size_t off[N_FORCED + 1] = { 0 };
+    const int32_t end = N_FORCED - 1;
+    struct token_trie *t = NULL;
+    struct matcher *m = NULL;
+    struct err e;
+    for (int i = 0; i < N_FORCED; i++) {
+        strcat(text, forced_tokens[i]);
+        off[i + 1] = strlen(text);
+    }
+    CHECK_INT(token_trie_of(&t, text, off, N_FORCED, &end, 1, &e), 0);
+    struct grammar *g = compile(GRAMMAR_REGEX, regex, 0, &e);
+    CHECK_INT(matcher_open(&m, g, t, &e), 0);
+    for (; *begun; begun++)
+        for (int i = 0; i < N_FORCED; i++)
+            if (strlen(forced_tokens[i]) == 1 && forced_tokens[i][0] == *begun)
+                CHECK_INT(matcher_take(m, i, &e), 1);
+
+    int n = matcher_forced(m, ids, max, &e), taken = 0;
+    while (taken < n && matcher_take(m, ids[taken], &e) == 1)
+        taken++;
+    CHECK_INT(taken, n);
+    matcher_close(m);
+    grammar_close(g);
+    token_trie_close(t);
+    return n;
+}
+
+TEST(what_alone_can_follow_is_known)
+{
+    int32_t ids[8];
+    CHECK_INT(forced("abcabd", "", ids, 8), 3); /* and nothing else can follow */
+    CHECK_STR(forced_tokens[ids[0]], "abc");
+    CHECK_STR(forced_tokens[ids[1]], "ab");
+    CHECK_STR(forced_tokens[ids[2]], "d");
+    CHECK_INT(forced("abcabd", "", ids, 2), 2);
+    CHECK_INT(forced("abcabd", "", ids, 0), 0);
+    CHECK_INT(forced("abcabd", "a", ids, 8), 4); /* b c ab d */
+    CHECK_STR(forced_tokens[ids[0]], "b");
+    CHECK_STR(forced_tokens[ids[2]], "ab");
+    CHECK_INT(forced("abcab(x|d)", "", ids, 8), 1); /* abc; the token behind it may be more than ab */
+    CHECK_INT(forced("(x|d)ab", "", ids, 8), 0);
+    CHECK_INT(forced("(x|d)ab", "x", ids, 8), 1);
+    CHECK_INT(forced("ab?", "a", ids, 8), 0); /* the text may end here */
+    CHECK_INT(forced("ab?", "", ids, 8), 1);  /* and behind one letter, but not before */
+    CHECK_INT(forced("ab", "ab", ids, 8), 0); /* it can only end */
+    CHECK_INT(forced("\xC3\xA9+", "", ids, 8),
+              1); /* two bytes, the second one may not be the last of a token */
+    CHECK_INT(forced("ac?e*d", "a", ids, 8), 0);
+}
+
+/* The tokenizer's own cut comes before the longest tokens. */
+TEST(what_alone_can_follow_is_cut_as_the_tokenizer_cuts_it)
+{
+    static const char json[] =
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"c\":2,\"ab\":3,\"bc\":4,\"abc\":5,\"!\":6}"
+        ","
+        "\"merges\":[\"b c\"]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+        "\"use_regex\":false},\"decoder\":{\"type\":\"ByteLevel\"}}";
+    struct tokenizer *tok = NULL;
+    struct token_trie *t = NULL;
+    struct matcher *m = NULL;
+    struct err e;
+    const int32_t end = 6;
+    int32_t ids[4];
+    CHECK_INT(tokenizer_open(&tok, json, sizeof json - 1, NULL, 0, "t", &e), 0);
+    CHECK_INT(token_trie_open(&t, tok, 7, &end, 1, &e), 0);
+    struct grammar *g = compile(GRAMMAR_REGEX, "abc", 0, &e);
+    CHECK_INT(matcher_open(&m, g, t, &e), 0);
+    CHECK_INT(matcher_forced(m, ids, 4, &e), 2); /* a, bc: the vocabulary has abc, but no merge makes it */
+    CHECK_INT(ids[0], 0);
+    CHECK_INT(ids[1], 4);
+    matcher_close(m);
+    grammar_close(g);
+    token_trie_close(t);
+    tokenizer_close(tok);
+}
+
 TEST(parts_are_put_together)
 {
     struct grammar_spec marker = { .kind = GRAMMAR_LITERAL, .text = "<call>", .n = 6 };
