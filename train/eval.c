@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/jx.h"
+#include "train/loss.h"
 
 /* Runs the forward pass of the first slot's rows through this rank's chunks. */
 static int forward_chunks(struct work *w, struct err *e)
@@ -48,13 +49,7 @@ static int eval_round(struct work *w, int64_t first, int64_t n, struct eval_sum 
     int64_t counted = n - mine < M ? n - mine : M;
     if (mesh->at[AXIS_TP] || !w->model.has_head)
         counted = 0; /* another rank of the group has the losses */
-    for (int64_t i = 0; i < counted * rows; i++) {
-        double weight = data_weighted(w->eval) ? (double)w->weight[i] : 1.0;
-        if (weight != 0) {
-            xsum_add(&sum->loss, -(double)w->logprobs[i] * weight);
-            sum->n++;
-        }
-    }
+    sum->n += loss_add(&sum->loss, w->logprobs, data_weighted(w->eval) ? w->weight : NULL, counted * rows);
 out:
     return rc;
 }

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/fmath.h"
 #include "base/jx.h"
+#include "train/loss.h"
 
 #define PI 3.14159265358979323846
 
@@ -51,20 +52,13 @@ static int read_rows(struct work *w, int64_t k, int64_t at, struct train_work *s
     return 0;
 }
 
-/* Products of two floats are exact in double. */
-static void add_exact(struct xsum *loss, const float *logprobs, const float *weight, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (!weight || weight[i] != 0)
-            xsum_add(loss, -(double)logprobs[i] * (weight ? (double)weight[i] : 1.0));
-}
-
 /* Altered: a micro-batch's sum is rounded before it is added. */
-static void add_rounded(struct xsum *loss, const float *logprobs, const float *weight, int64_t n)
+static int64_t add_rounded(struct xsum *loss, const float *logprobs, const float *weight, int64_t n)
 {
     struct xsum part = { 0 };
-    add_exact(&part, logprobs, weight, n);
+    n = loss_add(&part, logprobs, weight, n);
     xsum_add(loss, (double)(float)xsum_double(&part));
+    return n;
 }
 
 /* Adds the losses of a micro-batch, where this rank has them. */
@@ -73,7 +67,7 @@ static void add_losses(const struct work *w, int chunk, int64_t at, struct xsum 
     int64_t rows = w->plan.micro * work_rows(w);
     const float *weight = data_weighted(w->data) ? w->weight + at : NULL;
     if (!w->ranks->mesh.at[AXIS_TP] && w->model.chunk[chunk].has_head)
-        (ALTERED("loss_exact") ? add_rounded : add_exact)(loss, w->logprobs, weight, rows);
+        ORDER("loss_exact", loss_add, add_rounded)(loss, w->logprobs, weight, rows);
 }
 
 /* The micro-batch of a step whose gradients are added as number k of n: ascending, as the contract asks. */
@@ -144,9 +138,7 @@ static double divisor_of(const struct work *w)
 static int backward(struct work *w, struct place p, struct err *e)
 {
     const float *weight = data_weighted(w->data) ? w->weight + p.at : NULL;
-    double divisor = divisor_of(w);
-    for (int64_t i = 0; i < w->plan.micro * work_rows(w); i++)
-        w->scale[i] = weight && weight[i] == 0 ? 0.0f : (float)((weight ? (double)weight[i] : 1.0) / divisor);
+    loss_scales(w->scale, weight, divisor_of(w), w->plan.micro * work_rows(w));
     return model_train_backward(w->weights, p.slot, w->ids + p.at, w->targets + p.at, w->scale,
                                 zero_grads(w->zero), e);
 }
@@ -185,7 +177,7 @@ static int count_targets(struct work *w, struct err *e)
 {
     const struct mesh *mesh = &w->ranks->mesh;
     int64_t per = micros_per_super(w), n_micros = w->plan.supers * per, first = work_sample(w), n = 0;
-    int mine = !mesh->at[AXIS_TP] && !mesh->at[AXIS_CP] && !mesh->at[AXIS_PP], rc;
+    int mine = !mesh->at[AXIS_TP] && !mesh->at[AXIS_CP] && !mesh->at[AXIS_PP], rc = 0;
 
     w->n_targets = w->plan.rows * w->run->o.seq_len;
     if (!data_weighted(w->data))
@@ -197,7 +189,8 @@ static int count_targets(struct work *w, struct err *e)
         for (int64_t t = 0; t < w->run->o.seq_len; t++)
             n += w->window_weight[t] != 0;
     }
-    TRY(comm_all_reduce_i64(mesh->all, &n, 1, e));
+    if (!ALTERED("loss_divisor"))
+        TRY(comm_all_reduce_i64(mesh->all, &n, 1, e));
     w->n_targets = n;
 out:
     return rc;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "base/alter.h"
 #include "train/checkpoint/restore.h"
 #include "train/eval.h"
 #include "train/layout_plan.h"
@@ -362,9 +363,10 @@ int64_t work_rows(const struct work *w) { return w->run->o.seq_len / w->ranks->l
 static int read_weights(struct work *w, const struct data *d, int64_t window, int64_t at, struct err *e)
 {
     int rc = data_weights(d, window, w->window_weight, e);
+    int by_leaf = w->window && !ALTERED("loss_rows");
     for (int64_t row = 0; rc >= 0 && row < work_rows(w); row++)
         w->weight[at + row] =
-            w->window_weight[w->window ? model_row_token(&w->model, w->run->o.seq_len, row) : row];
+            w->window_weight[by_leaf ? model_row_token(&w->model, w->run->o.seq_len, row) : row];
     return rc;
 }
 

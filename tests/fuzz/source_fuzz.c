@@ -1,12 +1,14 @@
 /* source_fuzz.c - documents to be made into tokens: text, JSONL, zstd of both (files/source.c). The first
- * byte selects one; 8 in it: a line that is a conversation (text/chats), by one of two templates. A frame may
- * ask for a window of up to 128 MiB, as for `zstd -d`, and a text may have 1 GiB: inputs that do or have are
- * left out, so that other large allocations are seen. */
+ * byte selects one; 8 in it: a line that is a conversation (text/chats), by one of two templates and four
+ * tokenizers. A frame may ask for a window of up to 128 MiB, as for `zstd -d`, and a text may have 1 GiB:
+ * inputs that do or have are left out, so that other large allocations are seen. */
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_getFrameHeader */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
 #include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/small_tokenizers.h"
 #include "text/chats.h"
 #include "text/source.h"
 
@@ -70,10 +72,19 @@ static void encode_line(int how, const uint8_t *data, size_t n)
     for (int i = 0; i < 2; i++)
         if (!form[i] && template_open(&form[i], forms[i], strlen(forms[i]), "form", &e) < 0)
             abort();
-    struct chat_coder c = { bytes, form[how & 1], how & 2 ? CHAT_TURNS_LAST : CHAT_TURNS_ALL, 0 };
+    size_t small = (size_t)how >> 4 & 3; /* 0: bytes */
+    struct chat_coder c = { .t = small ? small_tokenizer(small - 1) : bytes,
+                            .form = form[how & 1],
+                            .turns = how & 2 ? CHAT_TURNS_LAST : CHAT_TURNS_ALL };
     char *line = fuzz_copy(data, n);
-    if (chats_encode(&c, line, n, &x, &e) >= 0)
+    if (chats_encode(&c, line, n, &x, &e) >= 0) {
+        if (x.n && x.weight[0] != 0)
+            abort();
+        for (size_t i = 0; i < x.n; i++)
+            if (x.ids[i] < 0 || x.ids[i] >= tokenizer_vocab(c.t) || !isfinite(x.weight[i]))
+                abort();
         chat_tokens_free(&x);
+    }
     free(line);
 }
 

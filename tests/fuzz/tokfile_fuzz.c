@@ -42,6 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct tokfile *f;
     struct err e;
     int32_t ids[64];
+    float weights[64];
     if (!n)
         return 0;
     char *p = fuzz_copy(data + 1, n - 1);
@@ -50,6 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (tokfile_open(&f, fuzz_write("tokens.bin", p, n - 1), &e) >= 0) {
         int64_t count = tokfile_count(f), docs = tokfile_documents(f);
         tokfile_read(f, 0, count < 64 ? count : 64, ids, &e);
+        if (tokfile_has_weights(f) && count)
+            tokfile_weights(f, count < 64 ? 0 : count - 64, count < 64 ? count : 64, weights);
         if (docs)
             tokfile_document_end(f, docs - 1);
         tokfile_verify(f, &e);

@@ -6,16 +6,31 @@
 . "$(dirname "$0")/../lib/train_lib.bash"
 case_wanted=${1:-}
 
+# weighed N: conversations of 300 tokens with weights of both signs, more and more of them 0
+weighed() {
+    awk -v n="$1" 'BEGIN { srand(3)
+        for (i = 0; i < n; i++) {
+            ids = w = ""
+            for (k = 0; k < 300; k++) {
+                ids = ids (k ? "," : "") int(rand() * 701)
+                w = w (k ? "," : "") (rand() < i / n ? 0 : sprintf("%.3f", rand() * 3 - 1))
+            }
+            print "{\"ids\":[" ids "],\"weights\":[" w "]}" } }'
+}
+
 # a case: its name, the config's keys, options of both runs, "|", the layout
 while IFS='|' read -r name keys both layout; do
     [ -z "$case_wanted" ] || [ "$case_wanted" = "${name// /}" ] || continue
     [ -f "$TMP/text" ] || text 1 20000 >"$TMP/text"
+    [ -f "$TMP/weighed.jsonl" ] || weighed 9 >"$TMP/weighed.jsonl"
+    data=$TMP/text
+    [[ $name == weights* ]] && data=$TMP/weighed.jsonl
     read -r -a keys <<<"$keys"; read -r -a both <<<"$both"; read -r -a layout <<<"$layout"
     case ${keys[0]:-} in
     family=*) family "$TMP/model.json" "${keys[0]#family=}" ;;
     *) config "$TMP/model.json" "${keys[@]}" ;;
     esac
-    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 3 --threads 1 "${both[@]}")
+    common=(--data "$data" --model "$TMP/model.json" --steps 3 --threads 1 "${both[@]}")
     reference
     same "$name" "${layout[@]}"
 done <<'TABLE'
@@ -40,6 +55,8 @@ context_dp3 | | --seq-len 256 --global-batch 6 --cp-grain 2 | --cp 2 --ranks 6
 context_experts | family=mixtral | --seq-len 256 --global-batch 6 --cp-grain 2 | --cp 2 --ep 6 --ranks 6
 context_balance | family=mixtral | --seq-len 256 --global-batch 2 --cp-grain 2 --balance sequence --balance-rate 0.1 | --cp 2
 context_replicas | | --seq-len 256 --global-batch 2 --cp-grain 2 | --tp 4
+weights_dp | | --seq-len 33 --global-batch 4 | --ranks 2
+weights_cp | | --seq-len 256 --global-batch 2 --cp-grain 2 | --cp 2
 tied       | tie_word_embeddings=true | --seq-len 33 --global-batch 8              | --ranks 4
 TABLE
 finish
