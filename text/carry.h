@@ -18,6 +18,8 @@ struct carried {
  * zeroed before; carried_free also after an error. */
 int carried_read(struct carried *x, const char *tokenizer, const char *const *names, int n_names,
                  struct err *e);
+/* Puts a copy of n bytes in the place of the file of that name, or behind the others. name: borrowed. */
+int carried_put(struct carried *x, const char *name, const void *data, size_t n, struct err *e);
 void carried_free(struct carried *x);
 
 #endif

@@ -8,8 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/err.h"
+#include "text/carry.h"
 #include "text/template.h"
 #include "text/text.h"
+#include "text/tools.h"
 
 /* Which answers of a conversation have weights. */
 enum chat_turns { CHAT_TURNS_ALL, CHAT_TURNS_LAST };
@@ -17,7 +19,8 @@ enum chat_turns { CHAT_TURNS_ALL, CHAT_TURNS_LAST };
 /* How lines become tokens: borrowed, any number of threads may share it. */
 struct chat_coder {
     const struct tokenizer *t;
-    const struct template *form; /* NULL: lines with messages are refused */
+    const struct template *form;      /* NULL: lines with messages are refused */
+    const struct tool_habits *habits; /* of the form; NULL: messages are rendered as they are */
     enum chat_turns turns;
     int64_t vocab; /* that ids of a line must be below; 0: the tokenizer's */
 };
@@ -31,9 +34,14 @@ struct chat_tokens {
 /* 1: the file's name ends in .jsonl or .ndjson (.zst may follow), and its first line is a conversation that
  * has no text `field` (NULL: whatever else it has). */
 int chats_is_path(const char *path, const char *field);
-/* What --chat-template names, else the template in the tokenizer's folder. *out: NULL where there is none,
- * which is no error. name: NULL or a file. */
-int chats_open_template(struct template **out, const char *name, const char *tokenizer, struct err *e);
+/* What --chat-template names, else the template of the tokenizer: a folder, or a token file that carries one.
+ * The special tokens are the tokenizer's. *out: NULL where there is none, which is no error. name: NULL or a
+ * file. */
+int chats_open_template(struct template **out, struct tool_habits *habits, const char *name,
+                        const char *tokenizer, struct err *e);
+/* Puts the file into *x as chat_template.jinja: what carries *x renders chats with it. ERR_CONFIG: it is no
+ * template. */
+int chats_carry_template(struct carried *x, const char *file, struct err *e);
 /* Fills *out on success only; chat_tokens_free() frees it. ERR_FORMAT: the line is no conversation;
  * ERR_USAGE: the template refuses it, or does not show where an answer begins or ends; ERR_CONFIG: the
  * tokenizer refuses it. */

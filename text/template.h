@@ -31,6 +31,18 @@ int template_add_tools(struct template *t, const char *text, size_t n, struct er
  * name: use this named template (also DIR/additional_chat_templates/NAME.jinja) for every request; NULL: as
  * above. Returns 1: opened; 0: the folder has no template and *out is NULL. ERR_CONFIG: no such name. */
 int template_open_dir(struct template **out, const char *dir, const char *name, struct err *e);
+/* The files of such a folder in memory; data NULL: there is no such file. */
+struct template_part {
+    const void *data;
+    size_t n;
+};
+struct template_parts {
+    const char *what; /* where they are from, for messages */
+    struct template_part jinja, config,
+        map; /* chat_template.jinja, tokenizer_config.json, special_tokens_map.json */
+};
+/* The same of these. */
+int template_open_parts(struct template **out, const struct template_parts *p, struct err *e);
 void template_close(struct template *t); /* NULL is allowed */
 
 /* All JSON values are borrowed during the call and not changed. */

@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 #include "model/family.h"
 #include "model/model.h"
+#include "text/chats.h"
 #include "train/checkpoint/restore.h"
 
 /* ---- options ---- */
@@ -317,14 +318,10 @@ out:
 }
 
 /* ---- files that checkpoints carry ---- */
-int run_open_files(struct run *r, struct err *e)
+static int copy_source_files(struct run *r, int n, struct err *e)
 {
     struct carried *x = &r->files;
-    int n = r->source ? ckpt_n_extra(r->source) : 0, rc = 0;
-    TRY(carried_read(x, r->o.tokenizer, tokenizer_file_names, TOKENIZER_FILES, e));
-    if (x->n || !n)
-        return 0;
-
+    int rc = 0;
     carried_free(x);
     x->name = calloc((size_t)n, sizeof *x->name);
     x->data = calloc((size_t)n, sizeof *x->data);
@@ -336,6 +333,18 @@ int run_open_files(struct run *r, struct err *e)
         x->name[i] = strdup(ckpt_extra_name(r->source, i)); /* --keep may remove the source */
         x->n++;
     }
+out:
+    return rc < 0 ? rc : 0;
+}
+
+int run_open_files(struct run *r, struct err *e)
+{
+    int n = r->source ? ckpt_n_extra(r->source) : 0, rc;
+    TRY(carried_read(&r->files, r->o.tokenizer, tokenizer_file_names, TOKENIZER_FILES, e));
+    if (!r->files.n && n)
+        TRY(copy_source_files(r, n, e));
+    if (r->o.chat_template)
+        TRY(chats_carry_template(&r->files, r->o.chat_template, e));
 out:
     return rc < 0 ? rc : 0;
 }

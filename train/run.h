@@ -39,7 +39,7 @@ int run_parse(struct run *r, int argc, char **argv, struct err *e);
  * can take this run's checkpoints, and makes the folder on rank 0. Collective, but a rank that fails
  * returns at once: comm_agree comes after it. */
 int run_open(struct run *r, const struct ranks *ranks, struct log *term, struct err *e);
-/* Reads r->files: those of the tokenizer, else of the source. */
+/* Reads r->files: those of the tokenizer, else of the source; the template of --chat-template among them. */
 int run_open_files(struct run *r, struct err *e);
 void run_close(struct run *r);
 

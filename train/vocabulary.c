@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
+#include "text/chats.h"
 #include "text/text.h"
 #include "text/tokfile.h"
 #include "train/run.h"
@@ -48,6 +49,23 @@ out:
     return rc;
 }
 
+/* Conversations as bytes would be lost on a model that has a tokenizer of its own. */
+static int check_own_tokenizer(const struct run *r, const struct opt_list *files, struct err *e)
+{
+    int n = r->source && !r->o.resume ? ckpt_n_extra(r->source) : 0, i = 0;
+    while (i < n && strcmp(ckpt_extra_name(r->source, i), main_file[0]))
+        i++;
+    if (i == n || opts_given(r->given, "tokenizer") || strcmp(r->o.tokenizer, "bytes"))
+        return 0;
+    for (int k = 0; k < files->n; k++)
+        if (chats_is_path(files->item[k], NULL))
+            return err_set(e, ERR_USAGE,
+                           "%s has conversations, and %s a tokenizer of its own: add --tokenizer %s (or "
+                           "--tokenizer bytes)",
+                           files->item[k], ckpt_path(r->source), ckpt_path(r->source));
+    return 0;
+}
+
 /* A tokenizer that the command line names is taken without a question. One that a resumed run had must be
  * that of the token files. */
 static int find_tokenizer(struct run *r, struct found *f, struct err *e)
@@ -57,6 +75,8 @@ static int find_tokenizer(struct run *r, struct found *f, struct err *e)
         TRY(carried_read(&f->own, r->o.tokenizer, main_file, 1, e));
     TRY(look_at_list(f, &r->o.data, e));
     TRY(look_at_list(f, &r->o.eval_data, e));
+    TRY(check_own_tokenizer(r, &r->o.data, e));
+    TRY(check_own_tokenizer(r, &r->o.eval_data, e));
     if (f->first && !opts_given(r->given, "tokenizer") && !strcmp(r->o.tokenizer, "bytes"))
         r->o.tokenizer = f->first;
 out:

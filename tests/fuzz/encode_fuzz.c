@@ -3,7 +3,7 @@
  * untrusted parts, two for the bytes before and in each, the text. */
 #include <stdlib.h>
 #include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/small_tokenizers.h"
+#include "tests/fuzz/lib/small_tokenizers.h"
 
 #define SPANS_MAX 16
 

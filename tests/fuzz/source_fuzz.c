@@ -8,7 +8,7 @@
 #include <string.h>
 #include <zstd.h>
 #include "tests/fuzz/fuzz.h"
-#include "tests/fuzz/small_tokenizers.h"
+#include "tests/fuzz/lib/small_tokenizers.h"
 #include "text/chats.h"
 #include "text/source.h"
 

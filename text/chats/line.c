@@ -6,6 +6,7 @@
 #include "text/chats/chats_priv.h"
 #include "text/source.h"
 #include "text/tok.h"
+#include "text/tools.h"
 
 #define TEMPLATE_LIMIT ((size_t)4 << 20)
 
@@ -86,17 +87,8 @@ static int rename_members(json_t *m, size_t i, struct err *e)
     return 0;
 }
 
-static int add_answer(struct conversation *talk, struct answer a, struct err *e)
-{
-    struct answer *q = realloc(talk->answer, (talk->n_answers + 1) * sizeof *q);
-    if (!q)
-        return text_memory(e);
-    talk->answer = q;
-    q[talk->n_answers++] = a;
-    return 0;
-}
-
-/* Appends a message as templates expect it. counts: an answer in it has the line's weight times its own. */
+/* Appends a message as templates expect it. An assistant's keeps its weight times the line's, until
+ * find_answers() takes it. */
 static int add_message(struct conversation *talk, const json_t *given, float line_weight, struct err *e)
 {
     size_t i = json_array_size(talk->messages);
@@ -121,8 +113,11 @@ static int add_message(struct conversation *talk, const json_t *given, float lin
         if (json_object_set_new(m, "content", joined) < 0)
             return text_memory(e);
     }
-    if (!strcmp(role, "assistant"))
-        rc = add_answer(talk, (struct answer){ i, weight * line_weight }, e);
+    if (!isfinite(weight * line_weight))
+        return err_set(e, ERR_FORMAT, "the weight of message %zu times the line's is beyond fp32", i);
+    if (!strcmp(role, "assistant") &&
+        json_object_set_new(m, "weight", json_real((double)(weight * line_weight))) < 0)
+        rc = text_memory(e);
 out:
     return rc;
 }
@@ -163,6 +158,37 @@ static int read_rest(struct conversation *talk, const json_t *line, struct err *
     return 0;
 }
 
+/* The calls and the reasoning of messages as the template expects them: as the server renders them. */
+static int follow_habits(const struct chat_coder *c, struct conversation *talk, struct err *e)
+{
+    static const struct tool_form unknown;
+    json_t *list = c->habits ? tools_history(c->habits, &unknown, talk->messages, e) : NULL;
+    if (!c->habits)
+        return 0;
+    if (!list)
+        return -e->code;
+    json_decref(talk->messages);
+    talk->messages = list;
+    return 0;
+}
+
+/* Takes the weights out of the assistant's messages. */
+static int find_answers(struct conversation *talk, struct err *e)
+{
+    size_t i;
+    json_t *m;
+    talk->answer = calloc(json_array_size(talk->messages) + 1, sizeof *talk->answer);
+    if (!talk->answer)
+        return text_memory(e);
+    json_array_foreach(talk->messages, i, m) {
+        const json_t *weight = json_object_get(m, "weight");
+        if (weight)
+            talk->answer[talk->n_answers++] = (struct answer){ i, (float)json_real_value(weight) };
+        json_object_del(m, "weight");
+    }
+    return 0;
+}
+
 /* The tokens of a conversation that has its messages. */
 static int encode_talk(const struct chat_coder *c, struct conversation *talk, struct chat_tokens *out,
                        struct err *e)
@@ -170,6 +196,8 @@ static int encode_talk(const struct chat_coder *c, struct conversation *talk, st
     struct rendered text = { 0 };
     struct chat_spans spans = { 0 };
     int rc;
+    TRY(follow_habits(c, talk, e));
+    TRY(find_answers(talk, e));
     for (size_t k = 0; c->turns == CHAT_TURNS_LAST && k + 1 < talk->n_answers; k++)
         talk->answer[k].weight = 0;
     TRY(chat_render(c, talk, &text, &spans, e));
@@ -380,19 +408,44 @@ int chats_is_path(const char *path, const char *field)
     return is;
 }
 
-int chats_open_template(struct template **out, const char *name, const char *tokenizer, struct err *e)
+int chats_carry_template(struct carried *x, const char *file, struct err *e)
 {
+    struct template *form = NULL;
     void *text = NULL;
     size_t n;
-    int rc = 0;
-    *out = NULL;
-    if (name) {
-        TRY(io_read_file(name, TEMPLATE_LIMIT, &text, &n, e));
-        rc = template_open(out, text, n, name, e);
-    } else if (io_is_dir(tokenizer)) {
-        rc = template_open_dir(out, tokenizer, NULL, e);
-    }
+    int rc;
+    TRY(io_read_file(file, TEMPLATE_LIMIT, &text, &n, e));
+    TRY(template_open(&form, text, n, file, e));
+    rc = carried_put(x, "chat_template.jinja", text, n, e);
 out:
+    template_close(form);
     free(text);
+    return rc < 0 ? rc : 0;
+}
+
+int chats_open_template(struct template **out, struct tool_habits *habits, const char *name,
+                        const char *tokenizer, struct err *e)
+{
+    static const char *const names[] = { "chat_template.jinja", "tokenizer_config.json",
+                                         "special_tokens_map.json" };
+    struct carried x = { 0 };
+    struct template_parts parts = { .what = name ? name : tokenizer };
+    int rc;
+
+    *out = NULL;
+    TRY(carried_read(&x, tokenizer, names, 3, e));
+    if (name)
+        TRY(chats_carry_template(&x, name, e));
+    for (int i = 0; i < x.n; i++) {
+        struct template_part part = { x.data[i], x.bytes[i] };
+        *(!strcmp(x.name[i], names[0])   ? &parts.jinja
+          : !strcmp(x.name[i], names[1]) ? &parts.config
+                                         : &parts.map) = part;
+    }
+    TRY(template_open_parts(out, &parts, e));
+    if (*out)
+        tools_habits(*out, NULL, habits);
+out:
+    carried_free(&x);
     return rc < 0 ? rc : 0;
 }

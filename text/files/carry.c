@@ -62,6 +62,39 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+static int grow_by_one(struct carried *x)
+{
+    size_t n = (size_t)x->n + 1;
+    const char **name = realloc(x->name, n * sizeof *name);
+    x->name = name ? name : x->name;
+    const void **all = realloc(x->data, n * sizeof *all);
+    x->data = all ? all : x->data;
+    size_t *bytes = realloc(x->bytes, n * sizeof *bytes);
+    x->bytes = bytes ? bytes : x->bytes;
+    return name && all && bytes ? 0 : -1;
+}
+
+int carried_put(struct carried *x, const char *name, const void *data, size_t n, struct err *e)
+{
+    void *copy = malloc(n + 1);
+    int i = 0;
+    while (i < x->n && strcmp(x->name[i], name))
+        i++;
+    if (!copy || (i == x->n && grow_by_one(x) < 0)) {
+        free(copy);
+        return err_set(e, ERR_MEMORY, "no memory for tokenizer files");
+    }
+
+    memcpy(copy, data, n);
+    if (i < x->n)
+        free((void *)(uintptr_t)x->data[i]);
+    x->name[i] = name;
+    x->data[i] = copy;
+    x->bytes[i] = n;
+    x->n += i == x->n;
+    return 0;
+}
+
 void carried_free(struct carried *x)
 {
     for (int i = 0; i < x->n; i++)

@@ -206,6 +206,57 @@ static int choose_program(struct template *t, const char *dir, const char *name,
     return 0;
 }
 
+/* Adds what the configs have: templates, where there is no file of its own, and special tokens. */
+static int add_configs(struct template *t, int in_file, const json_t *config, const json_t *map,
+                       struct err *e)
+{
+    int rc = in_file ? 0 : config_programs(t, config, e);
+    if (rc >= 0)
+        rc = add_special_tokens(t, config, e);
+    return rc < 0 ? rc : add_special_tokens(t, map, e);
+}
+
+/* Moves a template that has programs to *out: 1. 0: it has none. */
+static int hand_over(struct template **t, struct template **out, struct err *e)
+{
+    if (!(*t)->n_prog)
+        return 0;
+    if (!(*t)->chosen && !find_program(*t, "default"))
+        return err_set(e, ERR_CONFIG, "%s: none of the templates is named default: choose one by its name",
+                       (*t)->what);
+    *out = *t;
+    *t = NULL;
+    return 1;
+}
+
+static int parse_part(const struct template_part *p, const char *what, json_t **out, struct err *e)
+{
+    *out = p->data ? text_json(p->data, p->n, what, e) : NULL;
+    return p->data && !*out ? -e->code : 0;
+}
+
+int template_open_parts(struct template **out, const struct template_parts *p, struct err *e)
+{
+    struct template *t = new_template(p->what);
+    json_t *config = NULL, *map = NULL;
+    int rc = 0;
+
+    *out = NULL;
+    if (!t)
+        return text_memory(e);
+    if (p->jinja.data)
+        TRY(add_program(t, "default", p->jinja.data, p->jinja.n, e));
+    TRY(parse_part(&p->config, "tokenizer_config.json", &config, e));
+    TRY(parse_part(&p->map, "special_tokens_map.json", &map, e));
+    TRY(add_configs(t, p->jinja.data != NULL, config, map, e));
+    rc = hand_over(&t, out, e);
+out:
+    json_decref(config);
+    json_decref(map);
+    template_close(t);
+    return rc;
+}
+
 int template_open_dir(struct template **out, const char *dir, const char *name, struct err *e)
 {
     struct template *t = new_template(dir);
@@ -219,23 +270,10 @@ int template_open_dir(struct template **out, const char *dir, const char *name, 
     int in_file = rc;
     TRY(read_config(dir, "tokenizer_config.json", &config, e));
     TRY(read_config(dir, "special_tokens_map.json", &map, e));
-    if (!in_file)
-        TRY(config_programs(t, config, e));
-    TRY(add_special_tokens(t, config, e));
-    TRY(add_special_tokens(t, map, e));
+    TRY(add_configs(t, in_file, config, map, e));
     if (name)
         TRY(choose_program(t, dir, name, e));
-    if (!t->n_prog)
-        goto out;
-    if (!t->chosen && !find_program(t, "default")) {
-        rc = err_set(e, ERR_CONFIG, "%s: none of the templates is named default: choose one by its name",
-                     dir);
-        goto out;
-    }
-
-    *out = t;
-    t = NULL;
-    rc = 1;
+    rc = hand_over(&t, out, e);
 out:
     json_decref(config);
     json_decref(map);

@@ -2,37 +2,17 @@
 # quick
 # chats.sh - conversations and weights: the same bits at every layout, by ptok or directly; a target without
 # weight has no effect on any bit; what the loss is divided by; resume; log-probs of each conversation.
-. "$(dirname "$0")/../lib/train_lib.bash"
+. "$(dirname "$0")/../lib/chats_lib.bash"
 config "$TMP/c.json" vocab_size=256
-cat >"$TMP/form" <<'JINJA'
-{%- for m in messages -%}<{{ m.role[0] }}>{{ m.content }};{%- endfor -%}{%- if add_generation_prompt -%}<a>{%- endif -%}
-JINJA
-# talks SEED N: conversations of one to three turns; weights of both signs, some of them 0
-talks() {
-    awk -v s="$1" -v n="$2" 'function words(m,   t) { for (t = ""; m-- > 0;) t = t w[int(rand() * 8) + 1] " "; return t }
-        BEGIN { srand(s); split("the model rank tree sum of layer head", w, " ")
-        for (i = 0; i < n; i++) {
-            printf "{\"weight\":%.3f,\"messages\":[", rand() * 4 - 2
-            for (k = int(rand() * 3); k >= 0; k--) {
-                printf "{\"role\":\"user\",\"content\":\"%s\"},", words(1 + rand() * 3)
-                printf "{\"role\":\"assistant\",\"content\":\"%s\",\"weight\":%.3g}%s", words(1 + rand() * 3),
-                    rand() < 0.2 ? 0 : 2 * rand() - 0.5, k ? "," : ""
-            }
-            print "]}" } }'
-}
 talks 1 60 >"$TMP/talks.jsonl"
 chats=(--data "$TMP/talks.jsonl" --chat-template "$TMP/form")
 
-common=("${chats[@]}" --model "$TMP/c.json" --steps 4 --seq-len 128 --global-batch 8 --threads 1 --documents 5)
+common=("${chats[@]}" --model "$TMP/c.json" --steps 3 --seq-len 128 --global-batch 8 --threads 1 --documents 5)
 reference
 claim "the log has the targets that count" grep -q '"targets":[1-9]' "$TMP/reference.jsonl"
 packed=$ref_state
-same "a micro-batch is no mean of its own" --micro-batch 1
-same "the vocabulary split, a sequence's tokens shared" --tp 2 --sp
 same "targets counted over dp, ZeRO-3" --ranks 2 --zero 3 --micro-batch 2
-same "the last stage alone has losses" --pp 2 --micro-batch 1 --schedule zero-bubble --recompute full
-of_class avx2 same "kernels of the AVX2 class"
-[ -z "${ALL:-}" ] || same "tp x dp x pp" --tp 2 --pp 2 --ranks 8 --zero 1 --micro-batch 2
+same "the vocabulary split, the last stage alone has losses" --tp 2 --pp 2 --micro-batch 1 --recompute full
 train part --stop-after 2
 claim "it stops half-way" [ $rc = 0 ]
 run timeout 100 "$BIN/ptrain" "${common[@]}" --ranks 2 --zero 2 --resume "$TMP/part/step-2" --out "$TMP/rest"
@@ -48,17 +28,6 @@ claim "how full sequences are is said" has "$err" "conversations: 60, in sequenc
 train last --chat-turns last
 claim "the last answers alone are another loss" [ "$rc" = 0 -a "$state" != "$packed" ]
 
-if [ -n "${ALL:-}" ]; then
-    common=("${chats[@]}" --model "$TMP/c.json" --steps 2 --seq-len 256 --global-batch 2 --threads 1 --documents 5
-        --cp-grain 2 --dtype bf16)
-    reference
-    same "two leaves a rank" --cp 2
-    family "$TMP/moe.json" mixtral
-    common=("${chats[@]}" --model "$TMP/moe.json" --steps 2 --seq-len 63 --global-batch 4 --threads 1)
-    reference
-    same "experts of two ranks" --ranks 2 --ep 2 --zero 1
-fi
-
 # weights of raw tokens: a file of floats beside the ids, 4 windows of 8
 ids() { for i in $(seq 0 "$1"); do printf '%b' "\\x$(printf %02x $((i * 37 % 251)))\\x00"; done; }
 floats() { for w in "$@"; do # 0, 1, -2
@@ -68,7 +37,7 @@ ids 32 >"$TMP/a.u16"
 floats $(printf '1 %.0s' {0..32}) >"$TMP/ones.f32"
 floats $(printf '1 0 -2 %.0s' {0..10}) >"$TMP/mix.f32"
 floats $(printf '1 %.0s' {0..31}) 0 >"$TMP/end.f32"
-common=(--data "$TMP/a.u16" --model "$TMP/c.json" --steps 3 --seq-len 8 --global-batch 4 --threads 1)
+common=(--data "$TMP/a.u16" --model "$TMP/c.json" --steps 2 --seq-len 8 --global-batch 4 --threads 1)
 reference
 same "weights of 1 change nothing" --loss-weights "$TMP/ones.f32"
 same "nor does the divisor that is meant" --loss-divisor 32
@@ -98,12 +67,12 @@ claim "a weight that is no number ends the run" [ $rc = 1 ]
 claim "with its place" has "$err" "nan.f32: the weight of token 32 is nan: weights are finite"
 
 # log-probs of whole conversations, a line each
-run "$BIN/ptrain" --eval-only --init "$TMP/last/step-4" --eval-data "$TMP/talks.jsonl" --chat-template "$TMP/form" \
+run "$BIN/ptrain" --eval-only --init "$TMP/last/step-3" --eval-data "$TMP/talks.jsonl" --chat-template "$TMP/form" \
     --seq-len 127 --threads 1 --eval-logprobs "$TMP/whole.jsonl"
 claim "an evaluation of conversations" [ $rc = 0 ]
 claim "a line for each" [ "$(wc -l <"$TMP/whole.jsonl")" = 60 ]
 loss=$out
-run "$BIN/ptrain" --eval-only --init "$TMP/last/step-4" --eval-data "$TMP/talks.bin" --seq-len 127 --threads 1 \
+run "$BIN/ptrain" --eval-only --init "$TMP/last/step-3" --eval-data "$TMP/talks.bin" --seq-len 127 --threads 1 \
     --micro-batch 3 --ranks 2 --tp 2 --eval-logprobs "$TMP/other.jsonl"
 claim "in another layout the same loss" [ -n "$loss" -a "$out" = "$loss" ]
 claim "and the same log-probs" cmp -s "$TMP/whole.jsonl" "$TMP/other.jsonl"

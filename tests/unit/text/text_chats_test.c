@@ -23,7 +23,10 @@ static int encode(const char *form, enum chat_turns turns, const char *line, str
     CHECK_INT(tokenizer_bytes(&t, &e), 0);
     if (form)
         CHECK_INT(template_open(&open, form, strlen(form), "t.jinja", &e), 0);
-    struct chat_coder c = { t, open, turns, 0 };
+    struct tool_habits habits;
+    if (open)
+        tools_habits(open, NULL, &habits);
+    struct chat_coder c = { t, open, open ? &habits : NULL, turns, 0 };
     int rc = chats_encode(&c, q, strlen(q), x, &e);
     template_close(open);
     tokenizer_close(t);

@@ -1,6 +1,6 @@
 /* small_tokenizers.h - tokenizers of every kind with a few tokens, for targets that encode texts. */
-#ifndef SHARDLINE_TESTS_FUZZ_SMALL_TOKENIZERS_H
-#define SHARDLINE_TESTS_FUZZ_SMALL_TOKENIZERS_H
+#ifndef SHARDLINE_TESTS_FUZZ_LIB_SMALL_TOKENIZERS_H
+#define SHARDLINE_TESTS_FUZZ_LIB_SMALL_TOKENIZERS_H
 
 #include <stdlib.h>
 #include <string.h>
