@@ -12,6 +12,7 @@
 #include "serve/api/openai_fields.h"
 #include "serve/api/prompt_text.h"
 #include "serve/api/chat_tools.h"
+#include "serve/doors/door_words.h"
 #include "serve/doors/messages.h"
 #include "serve/doors/responses.h"
 
@@ -265,25 +266,13 @@ static int read_generate(struct request *rq, const json_t *body, struct fault *f
 /* Reads a request of another form as the chat that it says. A fault names the field of its own form. */
 static int read_door(struct request *rq, const json_t *body, struct fault *f)
 {
-    static const struct {
-        enum endpoint endpoint;
-        const char *chat, *own;
-    } names[] = { { ENDPOINT_RESPONSES, "messages", "input" },
-                  { ENDPOINT_RESPONSES, "response_format", "text.format" },
-                  { ENDPOINT_RESPONSES, "reasoning_effort", "reasoning.effort" },
-                  { ENDPOINT_RESPONSES, "verbosity", "text.verbosity" },
-                  { ENDPOINT_MESSAGES, "response_format", "output_config.format" },
-                  { ENDPOINT_MESSAGES, "reasoning_effort", "output_config.effort" } };
     json_t *chat = rq->endpoint == ENDPOINT_RESPONSES ? responses_chat(rq, body, f)
                                                       : messages_chat(rq, body, f);
     int rc = chat ? read_chat(rq, chat, f) : -1;
 
     json_decref(chat);
-    for (size_t i = 0; rc < 0 && i < sizeof names / sizeof *names; i++)
-        if (names[i].endpoint == rq->endpoint && !strcmp(f->param, names[i].chat)) {
-            snprintf(f->param, sizeof f->param, "%s", names[i].own);
-            break;
-        }
+    if (rc < 0)
+        door_own_words(rq->endpoint, f);
     return rc;
 }
 
@@ -407,8 +396,10 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
     if (check_together(rq, f) < 0)
         return -1;
     name_request(rq);
-    if (structured_open(rq, f) < 0)
+    if (structured_open(rq, f) < 0) {
+        door_own_words(rq->endpoint, f);
         return -1;
+    }
     return request_open_choices(rq) < 0 ? fault_set(f, 500, NULL, "no memory for this request") : 0;
 }
 

@@ -155,6 +155,17 @@ int door_call(struct door *d, json_t *message, const char *id, const char *name,
     return json_array_append_new(calls, call) < 0 ? door_no_memory(d) : 0;
 }
 
+json_t *door_tool(const struct door *d, const json_t *tool, const json_t *parameters)
+{
+    json_t *nested = json_pack("{s:s,s:{s:O*,s:O*,s:O*,s:O*}}", "type", "function", "function", "name",
+                               json_object_get(tool, "name"), "description",
+                               json_object_get(tool, "description"), "parameters", parameters, "strict",
+                               json_object_get(tool, "strict"));
+    if (!nested)
+        door_no_memory(d);
+    return nested;
+}
+
 int door_finish(struct door *d)
 {
     json_t *m;

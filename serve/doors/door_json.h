@@ -35,6 +35,9 @@ json_t *door_message(struct door *d, const char *role, json_t *content);
 json_t *door_assistant(struct door *d, const char *not_with, const char *nor_with);
 /* Appends a call to the calls of a message. */
 int door_call(struct door *d, json_t *message, const char *id, const char *name, const json_t *arguments);
+/* A tool as chats have it, its members in the order in which templates show them; a new reference. parameters
+ * may be NULL. */
+json_t *door_tool(const struct door *d, const json_t *tool, const json_t *parameters);
 /* The conversation is complete: a message of the assistant's without a text and calls gets an empty text. */
 int door_finish(struct door *d);
 /* Sets member key of o to v, a new reference that is taken over. */

@@ -244,28 +244,21 @@ static json_t *nested_tool(struct door *d, const json_t *tool, const char *what)
     static const char *const known[] = { "name",   "description",   "input_schema",   "type",
                                          "strict", "cache_control", "input_examples", "eager_input_streaming",
                                          NULL };
-    static const char *const same[] = { "name", "description", "strict" };
     const char *type = json_string_value(json_object_get(tool, "type"));
-    json_t *schema = json_object_get(tool, "input_schema"), *fn = json_object();
+    const json_t *schema = json_object_get(tool, "input_schema");
 
-    if ((type && strcmp(type, "custom")) || door_members(d, tool, known, what) < 0 ||
-        !json_is_object(schema)) {
-        if (type && strcmp(type, "custom"))
-            door_fault(d, "%s.type '%.60s' is not supported here: only \"custom\", which the client calls",
-                       what, type);
-        else if (!json_is_object(schema) && json_is_object(tool))
-            door_fault(d, "%s.input_schema must be a JSON schema, an object", what);
-        json_decref(fn);
+    if (type && strcmp(type, "custom")) {
+        door_fault(d, "%s.type '%.60s' is not supported here: only \"custom\", which the client calls", what,
+                   type);
         return NULL;
     }
-    json_object_set(fn, "parameters", schema);
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        if (json_object_get(tool, same[i]))
-            json_object_set(fn, same[i], json_object_get(tool, same[i]));
-    json_t *nested = json_pack("{s:s,s:o}", "type", "function", "function", fn);
-    if (!nested)
-        door_no_memory(d);
-    return nested;
+    if (door_members(d, tool, known, what) < 0)
+        return NULL;
+    if (!json_is_object(schema)) {
+        door_fault(d, "%s.input_schema must be a JSON schema, an object", what);
+        return NULL;
+    }
+    return door_tool(d, tool, schema);
 }
 
 static int take_tools(struct door *d, const json_t *tools, json_t *chat)
@@ -359,7 +352,8 @@ static int take_output_config(struct door *d, struct request *rq, const json_t *
         return 0;
     if (door_members(d, format, members, "output_config.format") < 0)
         return -1;
-    if (!json_is_object(json_object_get(format, "schema")))
+    const char *type = json_string_value(json_object_get(format, "type"));
+    if (!type || strcmp(type, "json_schema") || !json_is_object(json_object_get(format, "schema")))
         return door_fault(d, "output_config.format must be {\"type\":\"json_schema\",\"schema\":{…}}");
     nested = json_pack("{s:s,s:{s:s,s:O,s:b}}", "type", "json_schema", "json_schema", "name", "answer",
                        "schema", json_object_get(format, "schema"), "strict", 1);

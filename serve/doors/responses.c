@@ -269,12 +269,7 @@ static json_t *nested_tool(struct door *d, const json_t *tool, const char *what)
     }
     if (door_members(d, tool, known, what) < 0)
         return NULL;
-    json_t *fn = json_copy((json_t *)(uintptr_t)tool);
-    json_object_del(fn, "type");
-    json_t *nested = fn ? json_pack("{s:s,s:o}", "type", "function", "function", fn) : NULL;
-    if (!nested)
-        door_no_memory(d);
-    return nested;
+    return door_tool(d, tool, json_object_get(tool, "parameters"));
 }
 
 static int take_tools(struct door *d, const json_t *tools, json_t *chat)

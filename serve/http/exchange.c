@@ -242,7 +242,8 @@ static void run_job(struct job *j)
 /* Does the body ask for a grammar, which may take long to compile? It may also only say these words. */
 static int may_have_grammar(const struct exchange *x)
 {
-    static const char *const words[] = { "structured_outputs", "response_format", "\"tools\"" };
+    static const char *const words[] = { "structured_outputs", "response_format", "\"tools\"",
+                                         "\"json_schema\"", "\"json_object\"" };
     for (size_t i = 0; x->body.n && i < sizeof words / sizeof *words; i++)
         if (memmem(x->body.p, x->body.n, words[i], strlen(words[i])))
             return 1;

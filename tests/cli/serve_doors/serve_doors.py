@@ -55,6 +55,9 @@ BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "line 1", "cache
           {"role": "assistant", "content": "1 is"},
           {"role": "user", "content": [{"type": "text", "text": "line"}, {"type": "text", "text": "2?"}]}]
 DRAW = dict(seed=7, temperature=0.9, top_p=0.95, top_k=40, ignore_eos=True)
+SCHEMA = {"type": "object", "properties": {"color": {"enum": ["red", "green"]}, "n": {"type": "integer", "minimum": 10,
+          "maximum": 99}}, "required": ["color", "n"], "additionalProperties": False}
+NO_END = dict(logit_bias={"60": -100})           # no "<", so no reasoning that a model of two steps does not end
 first = None
 for what in layouts:
     s = Server(model, *what.split())
@@ -112,6 +115,39 @@ for what in layouts:
     claim(f"{what}: previous_response_id goes on", status == 200 and two["output"][0]["content"][0]["text"] ==
           same["choices"][0]["message"]["content"] and two["previous_response_id"] == one["id"] and
           two["usage"]["input_tokens"] == same["usage"]["prompt_tokens"], (two, same))
+    # answers and calls that are held to schemas: the chat's
+    held = dict(seed=5, temperature=1.2, **NO_END)
+    _, chat = post(s, "/v1/chat/completions", dict(messages=TALK, max_tokens=200, response_format={
+        "type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}, **held))
+    text = chat["choices"][0]["message"]["content"]
+    claim(f"{what}: a schema is followed", chat["choices"][0]["finish_reason"] == "stop" and
+          set(json.loads(text)) == {"color", "n"}, chat)
+    _, r = post(s, "/v1/responses", dict(instructions="Be brief.", input=ITEMS, max_output_tokens=200, text={
+        "format": {"type": "json_schema", "name": "n", "strict": True, "schema": SCHEMA}}, **held))
+    _, m = post(s, "/v1/messages", dict(system="Be brief.", messages=BLOCKS, max_tokens=200, output_config={
+        "format": {"type": "json_schema", "schema": SCHEMA}}, **held))
+    claim(f"{what}: a response and a message as the chat", [x["text"] for x in m["content"]] == [text] and
+          [x["text"] for x in r["output"][0]["content"]] == [text] and r["status"] == "completed", (r, m))
+    tool = {"name": "paint", "description": "d", "parameters": SCHEMA}
+    _, chat = post(s, "/v1/chat/completions", dict(messages=TALK, max_tokens=200, tools=[{"type": "function", "function": tool}],
+                                                   tool_choice="required", parallel_tool_calls=False, **held))
+    want = [c["function"] for c in chat["choices"][0]["message"]["tool_calls"]]
+    ask = dict(instructions="Be brief.", input=ITEMS, max_output_tokens=200, tools=[dict(tool, type="function")],
+               tool_choice={"type": "function", "name": "paint"}, parallel_tool_calls=False, **held)
+    _, r = post(s, "/v1/responses", ask)
+    _, m = post(s, "/v1/messages", dict(
+        system="Be brief.", messages=BLOCKS, max_tokens=200, tools=[dict(name="paint", description="d", input_schema=SCHEMA)],
+        tool_choice={"type": "any", "disable_parallel_tool_use": True}, **held))
+    got = [{k: x[k] for k in ("name", "arguments")} for x in r["output"]]
+    claim(f"{what}: a call as the chat's", got == want and len(want) == 1 and m["stop_reason"] == "tool_use" and
+          [(x["name"], x["input"]) for x in m["content"]] == [(x["name"], json.loads(x["arguments"])) for x in want],
+          (want, r, m))
+    es = events(s, "/v1/responses", ask)
+    claim(f"{what}: its events", [n for n, _ in es if "delta" not in n] == [
+        "response.created", "response.in_progress", "response.output_item.added",
+        "response.function_call_arguments.done", "response.output_item.done", "response.completed"] and
+        "".join(d["delta"] for _, d in es if "delta" in d) == want[0]["arguments"] and
+        [d["arguments"] for n, d in es if n.endswith("arguments.done")] == [want[0]["arguments"]], es)
     s.stop()
 
 # ---- reasoning and calls: the model's text is the test's ----

@@ -1,6 +1,7 @@
 /* serve_doors_test.c - /v1/responses and /v1/messages without a model: what becomes of their requests, items
  * and events of an answer that the test writes, kept responses. */
 #include "serve/api/front.h"
+#include "serve/api/structured.h"
 #include "serve/doors/messages.h"
 #include "serve/doors/response_store.h"
 #include "serve/doors/responses.h"
@@ -31,6 +32,7 @@ static void service_open(struct service *sv)
     sv->form = tools_detect(source, strlen(source));
     tools_habits(sv->chat, NULL, &sv->habits);
     sv->responses = response_store_open(100, 1 << 20);
+    CHECK_INT(grammar_cache_open(&sv->grammars, &e), 0);
 }
 
 static void service_close(struct service *sv)
@@ -38,6 +40,7 @@ static void service_close(struct service *sv)
     template_close(sv->chat);
     tokenizer_close(sv->tok);
     response_store_close(sv->responses);
+    grammar_cache_close(sv->grammars);
 }
 
 static struct request *taken(const struct service *sv, enum endpoint endpoint, const char *body)
@@ -69,6 +72,23 @@ static void check_prompt(const struct service *sv, enum endpoint endpoint, const
     CHECK_STR(s, want);
     free(s);
     request_release(rq);
+}
+
+/* Is the answer to a door's request held to the grammar of this chat's answer? */
+static void check_grammar(const struct service *sv, enum endpoint endpoint, const char *body,
+                          const char *chat)
+{
+    struct request *a = taken(sv, ENDPOINT_CHAT, chat), *b = taken(sv, endpoint, body);
+    const struct structured *x = &a->structured, *y = &b->structured;
+
+    CHECK(a->grammar != NULL);
+    if (a->grammar != b->grammar) /* grammars are kept by what they are made of */
+        test_fail(__FILE__, __LINE__, "%s: %s %s, the chat has %s %s", body, y->text ? y->text : "",
+                  y->tools ? y->tools : "", x->text ? x->text : "", x->tools ? x->tools : "");
+    CHECK_INT(a->tool_choice, b->tool_choice);
+    CHECK_INT(a->parallel_tools, b->parallel_tools);
+    request_release(a);
+    request_release(b);
 }
 
 /* Gives the only choice the tokens of the text; events: of a stream, else NULL. */
@@ -386,6 +406,31 @@ TEST(what_cannot_be_served_is_refused_by_its_own_name)
           "tools[0].input_schema" },
         { ENDPOINT_MESSAGES, "{\"max_tokens\":1,\"tool_choice\":{\"type\":\"x\"},\"messages\":[]}",
           "tool_choice", "tool_choice.type" },
+        { ENDPOINT_RESPONSES, "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"xml\"}}}", "text.format",
+          "text.format.type must be" },
+        { ENDPOINT_RESPONSES,
+          "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_schema\",\"schema\":{\"contains\":{}}}}}",
+          "text.format", "contains" },
+        { ENDPOINT_RESPONSES, "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_schema\"}}}",
+          "text.format", "text.format must have a schema" },
+        { ENDPOINT_RESPONSES, "{\"input\":\"a\",\"tool_choice\":\"required\"}", "tool_choice",
+          "there are no tools" },
+        { ENDPOINT_RESPONSES,
+          "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":3}]}", "tools",
+          "tools[0].parameters must be" },
+        { ENDPOINT_MESSAGES,
+          "{\"max_tokens\":1,\"output_config\":{\"format\":{\"type\":\"json\",\"schema\":{}}}}",
+          "output_config", "output_config.format must be" },
+        { ENDPOINT_MESSAGES,
+          "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"output_config\":{"
+          "\"format\":{"
+          "\"type\":\"json_schema\",\"schema\":{\"contains\":{}}}}}",
+          "output_config.format", "contains" },
+        { ENDPOINT_MESSAGES,
+          "{\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"name\":\"b "
+          "c\","
+          "\"input_schema\":{}}]}",
+          "tools", "tools[0].name must" },
         { ENDPOINT_MESSAGES, "{\"max_tokens\":1,\"metadata\":{\"x\":1},\"messages\":[]}", "metadata",
           "metadata.x" },
     };
@@ -393,6 +438,75 @@ TEST(what_cannot_be_served_is_refused_by_its_own_name)
     service_open(&sv);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refused(&sv, cases[i].endpoint, cases[i].body, cases[i].param, cases[i].part);
+    service_close(&sv);
+}
+
+#define INTEGER "{\"type\":\"integer\"}"
+#define HELD(strict) \
+    "{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{" \
+    "\"n\":" INTEGER "}}" strict "}"
+#define NESTED(strict) \
+    "{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\"," \
+    "\"properties\":{" \
+    "\"n\":" INTEGER "}}" strict "}}"
+#define OWN(strict) \
+    "{\"name\":\"f\",\"input_schema\":{\"type\":\"object\",\"properties\":{\"n\":" INTEGER "}}" strict "}"
+#define STRICT ",\"strict\":true"
+#define CHAT_HI "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
+#define SCHEMA "\"schema\":{\"type\":\"object\",\"properties\":{\"a\":" INTEGER "}}"
+
+TEST(a_response_is_held_to_the_grammar_of_the_chat)
+{
+    static const char *const same[][2] = {
+        { "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_object\"}}}",
+          "{" CHAT_HI ",\"response_format\":{\"type\":\"json_object\"}}" },
+        { "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"strict\":"
+          "true," SCHEMA "}}}",
+          "{" CHAT_HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\"," SCHEMA
+          "}}}" },
+        { "{\"input\":\"a\",\"tools\":[" HELD(STRICT) "]}", "{" CHAT_HI ",\"tools\":[" NESTED(STRICT) "]}" },
+        { "{\"input\":\"a\",\"tool_choice\":\"required\",\"tools\":[" HELD("") "]}",
+          "{" CHAT_HI ",\"tool_choice\":\"required\",\"tools\":[" NESTED("") "]}" },
+        { "{\"input\":\"a\",\"parallel_tool_calls\":false,\"tool_choice\":{\"type\":\"function\",\"name\":"
+          "\"f\"},"
+          "\"tools\":[" HELD("") "]}",
+          "{" CHAT_HI
+          ",\"parallel_tool_calls\":false,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":"
+          "\"f\"}},\"tools\":[" NESTED("") "]}" },
+        { "{\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_object\"}},\"tools\":[" HELD(STRICT) "]}",
+          "{" CHAT_HI ",\"response_format\":{\"type\":\"json_object\"},\"tools\":[" NESTED(STRICT) "]}" },
+    };
+    struct service sv;
+
+    service_open(&sv);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        check_grammar(&sv, ENDPOINT_RESPONSES, same[i][0], same[i][1]);
+    service_close(&sv);
+}
+
+TEST(a_message_is_held_to_the_grammar_of_the_chat)
+{
+    static const char *const same[][2] = {
+        { "{\"max_tokens\":9," CHAT_HI ",\"output_config\":{\"format\":{\"type\":\"json_schema\"," SCHEMA
+          "}}}",
+          "{" CHAT_HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\"," SCHEMA
+          "}}}" },
+        { "{\"max_tokens\":9," CHAT_HI ",\"tools\":[" OWN(STRICT) "]}",
+          "{" CHAT_HI ",\"tools\":[" NESTED(STRICT) "]}" },
+        { "{\"max_tokens\":9," CHAT_HI ",\"tool_choice\":{\"type\":\"any\"},\"tools\":[" OWN("") "]}",
+          "{" CHAT_HI ",\"tool_choice\":\"required\",\"tools\":[" NESTED("") "]}" },
+        { "{\"max_tokens\":9," CHAT_HI
+          ",\"tool_choice\":{\"type\":\"tool\",\"name\":\"f\",\"disable_parallel_tool_use\":"
+          "true},\"tools\":[" OWN("") "]}",
+          "{" CHAT_HI
+          ",\"parallel_tool_calls\":false,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":"
+          "\"f\"}},\"tools\":[" NESTED("") "]}" },
+    };
+    struct service sv;
+
+    service_open(&sv);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        check_grammar(&sv, ENDPOINT_MESSAGES, same[i][0], same[i][1]);
     service_close(&sv);
 }
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from typing import Literal
 import anthropic
 import pydantic
 from anthropic.types import Message, RawMessageStreamEvent
@@ -101,5 +102,55 @@ claim("and so are its events", len(lines) > 20 and not wrong, wrong[:1])
 stop = c.messages.create(stop_sequences=["me"], **ASK)
 claim("a stop sequence is named", stop.stop_reason == "stop_sequence" and stop.stop_sequence == "me"
       and stop.content[-1].text == "Let ", stop)
+s.stop()
+
+
+# Answers and calls as classes: what the model does not know the grammar does.
+class Answer(pydantic.BaseModel):
+    color: Literal["red", "green"]
+    n: int
+
+
+del os.environ["SHARDLINE_ANSWER"]
+with open(f"{tmp}/a.model/chat_template.jinja") as f:
+    template = f.read().replace("</think>", "")
+with open(f"{tmp}/a.model/chat_template.jinja", "w") as f:
+    f.write(template)
+s = Server(f"{tmp}/a.model")
+c = anthropic.Anthropic(base_url=f"http://{s.host}:{s.port}", api_key="any", timeout=60)
+ASK = dict(model="m", max_tokens=400, messages=HI["messages"], extra_body={"seed": 3})
+got = c.messages.parse(output_format=Answer, **ASK)
+claim("an answer is parsed as its class", isinstance(got.parsed_output, Answer) and got.stop_reason == "end_turn", got)
+with c.messages.stream(output_format=Answer, **ASK) as stream:
+    text = "".join(stream.text_stream)
+    final = stream.get_final_message()
+claim("and in a stream", final.parsed_output == got.parsed_output and Answer.model_validate_json(text) == got.parsed_output, final)
+TOOLS = [{"name": "get_weather", "strict": True, "input_schema": {"type": "object", "properties": {
+    "city": {"enum": ["Bonn", "K\u00f6ln"]}, "days": {"type": "integer", "minimum": 1, "maximum": 14}},
+    "required": ["city", "days"], "additionalProperties": False}}, {"name": "now", "input_schema": {"type": "object", "properties": {},
+                                                                                   "additionalProperties": False}}]
+
+
+def fits(b):
+    return b.type == "tool_use" and (b.name == "now" or (b.input["city"] in ("Bonn", "K\u00f6ln") and 1 <= b.input["days"] <= 14))
+
+
+NAMED = {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}
+for what, choice in (("any tool", {"type": "any", "disable_parallel_tool_use": True}), ("a named tool", NAMED)):
+    m = c.messages.create(tools=TOOLS, tool_choice=choice, **ASK)
+    with c.messages.stream(tools=TOOLS, tool_choice=choice, **ASK) as stream:
+        told = list(stream)
+        final = stream.get_final_message()
+    claim(f"{what} is called by its schema", m.stop_reason == "tool_use" and all(map(fits, m.content))
+          and (choice is not NAMED or [b.name for b in m.content] == ["get_weather"]), m)
+    claim(f"{what}: the stream joins to it", plain(final.content) == plain(m.content) and final.stop_reason == "tool_use"
+          and [json.loads(b.content_block.input) if isinstance(b.content_block.input, str) else b.content_block.input
+               for b in told if b.type == "content_block_stop"] == [b.input for b in m.content], told)
+none = c.messages.create(tools=TOOLS, tool_choice={"type": "none"}, **dict(ASK, max_tokens=20))
+claim("none of them may be called", [b.type for b in none.content] == ["text"], none)
+refused(anthropic.BadRequestError, "a schema that cannot be followed", lambda: c.messages.create(tools=[
+    {"name": "f", "strict": True, "input_schema": {"type": "object", "properties": {"a": {"type": "array", "contains": {}}}}}], **ASK))
+refused(anthropic.BadRequestError, "a tool that is not there",
+        lambda: c.messages.create(tools=TOOLS, tool_choice={"type": "tool", "name": "g"}, **ASK))
 s.stop()
 finish()

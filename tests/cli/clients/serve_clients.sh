@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # all
 # serve_clients.sh - clients of other projects: the openai package (serve_openai.py), anthropic
-# (serve_anthropic.py), lm-eval (serve_lm_eval.py), schemathesis (serve_schemathesis.py), Chromium on the page (serve_selenium.py), where
-# the python ($PYTHON, else python3) has them. The model is a folder that reshard wrote, with a chat template
+# (serve_anthropic.py), lm-eval (serve_lm_eval.py), schemathesis (serve_schemathesis.py), Chromium on the page (serve_selenium.py),
+# pydantic-ai and the Agents SDK (serve_agents.py), where the python ($PYTHON, else python3) has them. The model is a folder that reshard wrote, with a chat template
 # put beside it.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 trained --steps 4
@@ -17,4 +17,5 @@ for client in openai anthropic lm_eval schemathesis selenium; do
     n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))
     [ -n "${p:-}" ] || tail -n 5 "$TMP/.err"
 done
+asked serve_agents.py "$TMP/model" "$TMP"
 finish

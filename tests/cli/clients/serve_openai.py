@@ -1,7 +1,9 @@
 """serve_openai.py MODEL TMP - the openai package's own view of the server: answers, streams, refusals,
-retries."""
+retries, answers and calls as classes."""
 import json
+import shutil
 import sys
+from typing import Literal
 import openai
 import pydantic
 from openai.types.responses import Response, ResponseStreamEvent
@@ -116,5 +118,74 @@ def ask(client):
 
 claim("a key that asks too much is told", "429" in together([ask(hasty)] * 6))
 claim("the package asks again until it is answered", together([ask(patient)] * 3) == [1, 1, 1])
+s.stop()
+
+# Answers and calls as classes: what the model does not know the grammar does.
+tools_model = f"{sys.argv[2]}/o.model"
+shutil.copytree(sys.argv[1], tools_model)
+with open(f"{tools_model}/generation_config.json", "w") as f:
+    json.dump({"eos_token_id": 0}, f)
+with open(f"{tools_model}/chat_template.jinja", "a") as f:
+    f.write("{# <tool_call> #}")
+
+
+class Answer(pydantic.BaseModel):
+    color: Literal["red", "green"]
+    n: int = pydantic.Field(ge=10, le=99)
+    words: list[Literal["a", "b"]] = pydantic.Field(max_length=3)
+
+
+class get_weather(pydantic.BaseModel):
+    city: Literal["Bonn", "K\u00f6ln"]
+    days: int = pydantic.Field(ge=1, le=14)
+
+
+class now(pydantic.BaseModel):
+    pass
+
+
+s = Server(tools_model)
+c = openai.OpenAI(base_url=f"http://{s.host}:{s.port}/v1", api_key="any", timeout=60)
+ASK = dict(model="m", input="line 1", max_output_tokens=400, extra_body={"seed": 5})
+for seed in range(3):
+    p = c.responses.parse(text_format=Answer, **dict(ASK, extra_body={"seed": seed}))
+    claim("an answer is parsed as its class", isinstance(p.output_parsed, Answer) and p.status == "completed", p)
+with c.responses.stream(text_format=Answer, **ASK) as events:
+    kinds = [e.type for e in events]
+    final = events.get_final_response()
+claim("and in a stream", isinstance(final.output_parsed, Answer) and "response.output_text.delta" in kinds, kinds)
+anything = c.responses.create(text={"format": {"type": "json_object"}}, **dict(ASK, max_output_tokens=30))
+claim("any object begins as one", anything.output_text.lstrip()[:1] == "{", anything)
+TOOLS = [openai.pydantic_function_tool(get_weather), openai.pydantic_function_tool(now)]
+ONE = dict(ASK, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+called = c.responses.parse(**ONE)
+calls = [x for x in called.output if x.type == "function_call"]
+claim("a call is parsed as its class", calls and all(isinstance(x.parsed_arguments, (get_weather, now)) for x in calls)
+      and called.output_text == "", called)
+with c.responses.stream(**ONE) as events:
+    told = list(events)
+    final = events.get_final_response()
+done = [e for e in told if e.type == "response.function_call_arguments.done"]
+pieces = [e.delta for e in told if e.type == "response.function_call_arguments.delta"]
+claim("and in a stream", [(x.name, x.arguments) for x in final.output] == [(x.name, x.arguments) for x in calls]
+      and [e.arguments for e in done] == [x.arguments for x in calls] and "".join(pieces) == "".join(e.arguments for e in done),
+      told)
+FLAT = [{"type": "function", "name": "get_weather", "strict": True, "parameters": TOOLS[0]["function"]["parameters"]},
+        {"type": "function", "name": "now", "strict": True, "parameters": TOOLS[1]["function"]["parameters"]}]
+named = c.responses.create(tools=FLAT, tool_choice={"type": "function", "name": "get_weather"}, parallel_tool_calls=False, **ASK)
+claim("a named tool is called, once", [x.name for x in named.output] == ["get_weather"]
+      and get_weather.model_validate_json(named.output[0].arguments), named)
+again = c.responses.create(previous_response_id=named.id, tools=FLAT, tool_choice="none", **dict(
+    ASK, input=[{"type": "function_call_output", "call_id": named.output[0].call_id, "output": "rain"}], max_output_tokens=5))
+claim("and its result sent", again.usage.input_tokens > named.usage.input_tokens, again)
+raw = json.loads(s.request("POST", "/v1/responses", dict(model="m", input="a", tools=FLAT, tool_choice="required",
+                                                         parallel_tool_calls=False, max_output_tokens=400))[1])
+claim("a response with calls is what the package's types say", not valid(Response, raw), valid(Response, raw))
+chat = c.chat.completions.parse(model="m", messages=[{"role": "user", "content": "line 1"}], response_format=Answer, seed=5,
+                                max_tokens=400)
+parsed = c.responses.parse(text_format=Answer, **ASK)
+claim("chats and responses are held alike", chat.choices[0].message.parsed == parsed.output_parsed, (chat, parsed))
+refused(openai.BadRequestError, "a keyword that is not honoured", lambda: c.responses.create(text={"format": {
+    "type": "json_schema", "name": "n", "schema": {"type": "array", "contains": {}}}}, **ASK))
 s.stop()
 finish()
