@@ -43,7 +43,7 @@ static size_t branch_bytes(const struct model *m, const struct branch *br, int k
     enum { COPIES = 8 };
     size_t el = dtype_size(m->dt), stream = (size_t)(c->own * m->hidden), sum = 64 * COPIES;
 
-    sum += br->body.kind->deferred_bytes(&br->body, m, c, recompute);
+    sum += br->body.kind->deferred_bytes(&br->body, m, c, recompute) + adapters_deferred_bytes(&br->body, c);
     if (br->flow == FLOW_START)
         return sum;
     sum += stream * sizeof(float);
@@ -100,7 +100,8 @@ static int most_records(const struct train_work *w)
     const struct model *m = w->m;
     int n = 2;
     for (int i = 0, unit; (unit = stage_unit(m, &w->at, i)) >= 0; i++)
-        n += m->local.unit[unit].n + body_records(w, &m->unit[unit]) + 2;
+        n += m->local.unit[unit].n + body_records(w, &m->unit[unit]) + 2 +
+             (w->adapter ? w->adapter->m.local.unit[unit].n : 0);
     return n;
 }
 

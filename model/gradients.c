@@ -7,9 +7,10 @@
 #include "model/deferred_grads.h"
 #include "model/units.h"
 
-struct tree_acc gradient_sums(const struct pass *p, int unit, int part)
+/* of: the model, or an adapter of it. */
+static struct tree_acc sums_of(const struct pass *p, const struct model *of, int unit, int part)
 {
-    const struct params_local *l = &p->m->local;
+    const struct params_local *l = &of->local;
     int vector = unit == l->n_units ? l->n_trained : l->part[part].vector;
     int of_experts = vector >= l->n_units && vector < l->n_trained;
     int fold = of_experts ? p->g->fold : 1, cp = of_experts ? l->layout.cp : 1;
@@ -22,6 +23,11 @@ struct tree_acc gradient_sums(const struct pass *p, int unit, int part)
     return acc;
 }
 
+struct tree_acc gradient_sums(const struct pass *p, int unit, int part)
+{
+    return sums_of(p, p->m, unit, part);
+}
+
 /* The gradient of a bias: plain sums of dy over tokens, in `grain` blocks of every sequence. */
 static void bias_gradient(const struct pass *p, int unit, int part, struct mat dy, int grain)
 {
@@ -31,9 +37,9 @@ static void bias_gradient(const struct pass *p, int unit, int part, struct mat d
 
 static int product_gradient(const struct pass *p, const struct gradient *g, struct err *e)
 {
-    const struct model *m = p->m;
+    const struct model *m = g->adapter ? &g->adapter->m : p->m;
     int part = g->part[0];
-    struct tree_acc acc = gradient_sums(p, g->unit, part);
+    struct tree_acc acc = sums_of(p, m, g->unit, part);
     int64_t ld = m->local.part[part].box.extent[1];
 
     (void)e;
@@ -139,8 +145,17 @@ int gradient_make(const struct pass *p, const struct gradient *g, struct err *e)
     return make[g->kind](p, g, e);
 }
 
+/* With an adapter the base is frozen: no gradient of its own, nor a tied head that ends apart. */
+static int is_frozen(const struct pass *p, const struct gradient *g)
+{
+    int gathers = g->kind == GRADIENT_GATHER, ends = g->kind == GRADIENT_DONE;
+    return p->w->adapter && !g->adapter && !gathers && !(ends && g->unit < p->m->local.n_units);
+}
+
 int gradient_emit(const struct pass *p, struct gradient g, struct err *e)
 {
+    if (is_frozen(p, &g))
+        return 0;
     if (!p->w->deferred)
         return gradient_make(p, &g, e);
     deferred_add(p->w->deferred, g);

@@ -140,9 +140,12 @@ static int backward_unit(struct pass *p, struct step s, struct unit_buf *b, stru
     if (again == RECOMPUTE_FULL)
         train_clean_pages(p, s.unit);
     if (rc >= 0)
+        rc = adapters_get(p, s.unit, s.backward, e);
+    if (rc >= 0)
         rc = unit_recompute(p, u, b, again, e);
     if (rc >= 0)
         rc = unit_backward(p, u, b, e);
+    adapters_put(p, s.unit);
     p->ws->put(p->ws, s.unit);
     return rc < 0 ? rc : unit_done(p, s.unit, e);
 }

@@ -346,7 +346,8 @@ struct gradient {
     int part[2];
     struct norm norm;
     const struct sublayer *body;
-    int stays; /* nothing overwrites dy: a deferred record need not copy it */
+    const struct adapter *adapter; /* GRADIENT_PRODUCT: part[0] is one of its factors; NULL: the model's */
+    int stays;                     /* nothing overwrites dy: a deferred record need not copy it */
     struct mat dy, x;
     const float *stat;
     const int32_t *ids;
@@ -359,8 +360,9 @@ struct sublayer_kind {
     const char *name;
     const enum param_kind *slot; /* the parameter of each slot */
     int n_slots;
-    int out_bias; /* slot of the bias that the walker adds behind the sum over tp, or -1 */
-    int out_pack; /* pack of the product whose sum over tp the walker completes, or -1 */
+    int out_bias;      /* slot of the bias that the walker adds behind the sum over tp, or -1 */
+    unsigned in_packs; /* packs whose input is the norm's output, as bits: adapters' part of its gradient */
+    int out_pack;      /* pack of the product whose sum over tp the walker completes, or -1 */
     /* What the body leaves in m->sum_rows is complete: its own rows, already summed over tp. Else it is this
      * rank's part of all rows. */
     int complete;
@@ -509,6 +511,7 @@ int64_t norm_width(const struct norm *n, const struct model *m); /* floats of a 
 /* ---- adapter/: what adapters add to the products of a unit ---- */
 /* A matrix among those of one pack: its columns of z and y; packs and parts of the adapter's unit. */
 struct adapter_output {
+    int slot; /* among those of the pack */
     int64_t rank, z_begin, y_begin, y_n;
     float scale;
     int b, part_a, part_b;
@@ -528,6 +531,8 @@ int adapter_table_open(struct param_table *t, const struct model *base, const st
                        int n, int **a_of, float **scale, struct err *e);
 /* What the adapter adds to pack k of a body; NULL: nothing. */
 const struct adapter_product *adapter_product(const struct adapter *a, const struct sublayer *s, int k);
+/* Columns of z of that; a NULL: 0. */
+int64_t adapter_columns(const struct adapter *a, const struct sublayer *s, int k);
 /* Borrows the unit of every adapter of the pass, and gives it back. */
 int adapters_get(const struct pass *p, int unit, int backward, struct err *e);
 void adapters_put(const struct pass *p, int unit);
@@ -547,6 +552,29 @@ int64_t adapter_room_carve(const struct model *m, struct arena *a, int64_t rows,
 /* Memory of training: b->z. */
 void adapters_carve(const struct adapter *a, const struct sublayer *s, int64_t rows,
                     const struct carver *from, struct branch_buf *b);
+/* Going back; dy: what a rank has of the gradient of a matrix's outputs (dt), by slot of the pack: it
+ * contracts columns [first, first + end of the leaves). */
+struct adapter_dy {
+    struct mat dy;
+    int64_t first;
+    struct leaves leaves;
+};
+/* Pack k has all inputs: emits the records of its Bs; the parts of dz go to `to`, as many floats as
+ * adapters_dz_floats has for this pack. Those of kind->in_packs belong at adapters_dz_place: the walker
+ * completes them. */
+int adapters_dz(const struct pass *p, const struct sublayer *s, int k, const struct branch_buf *b,
+                const struct adapter_dy *dy, float *to, struct err *e);
+float *adapters_dz_place(const struct pass *p, const struct sublayer *s, int k);
+/* packs: a set of them, bit k is pack k. */
+int64_t adapters_dz_floats(const struct pass *p, const struct sublayer *s, unsigned packs);
+/* Packs that share the input h (all rows, as records take it): dz is summed over tp. Emits the records of
+ * the As; adds to the gradient of h, all rows or own ones. */
+int adapters_dx(const struct pass *p, const struct sublayer *s, unsigned packs, struct mat h, float *dz,
+                struct mat own, struct err *e);
+/* Pack k has this rank's inputs x, and dy is complete: emits the records of A and B, adds to dx (fp32). */
+int adapters_back_out(const struct pass *p, const struct sublayer *s, int k, const struct branch_buf *b,
+                      struct mat dy, struct mat x, struct mat dx, struct err *e);
+size_t adapters_deferred_bytes(const struct sublayer *s, const struct call_shape *c);
 /* model.c: chunks and stages, which a model of adapters has too. */
 int model_set_stages(struct model *m, const struct layout *l, int pp_rank, struct err *e);
 
@@ -659,6 +687,7 @@ struct train_work {
     char *again;             /* buffers that computing a layer again overwrites … */
     size_t again_bytes;      /* … 0: nothing is computed again */
     struct adapter *adapter; /* of all rows; NULL: none */
+    struct mat input;        /* what walk_input gave last */
     struct adapter_run run;
     struct adapter_rows adapters; /* this run */
     char **page;                  /* [n_units][n_seq][pages]; a document begins with a page of its own */

@@ -238,7 +238,9 @@ static int gather_for_weights(const struct pass *p, struct mat own, int stays, s
 int walk_input(const struct pass *p, const struct branch_buf *b, struct mat *h, struct err *e)
 {
     struct mat own = rows_of(b->h, p->m->dt, rows_own(&p->r), p->m->hidden);
-    return gather_for_weights(p, gradient_input(p, own), 1, h, e);
+    int rc = gather_for_weights(p, gradient_input(p, own), 1, h, e);
+    p->w->input = *h;
+    return rc;
 }
 
 int walk_dx(const struct pass *p, struct mat *dx, struct err *e)
@@ -332,8 +334,13 @@ static int norm_back(const struct pass *p, int unit, struct norm_place at, struc
 static int norm_backward(const struct pass *p, const struct branch *br, struct branch_buf *b, struct err *e)
 {
     struct norm_place at = { .norm = &br->norm, .x = b->x, .stat = b->stat, .dx = p->w->dx };
-    int rc = walk_sum(p, &br->body, 0, &at.dy, e);
-    return rc < 0 ? rc : norm_back(p, br->body.unit, at, e);
+    const struct sublayer *s = &br->body;
+    unsigned packs = s->kind->in_packs;
+    int rc = walk_sum(p, s, adapters_dz_floats(p, s, packs), &at.dy, e);
+
+    if (rc >= 0)
+        rc = adapters_dx(p, s, packs, p->w->input, adapters_dz_place(p, s, 0), at.dy, e);
+    return rc < 0 ? rc : norm_back(p, s->unit, at, e);
 }
 
 /* Back through the norm behind a body: w->dx_body is the gradient of the body's output, round(+0 + ...). */

@@ -33,18 +33,20 @@ static int64_t outputs_of(const struct model *base, int part)
 
 /* One matrix more: its B is a pack of its own, its A joins the pack of the As unless the tensor has one
  * there. */
-static void add_output(const struct making *x, const struct sublayer *base, int slot, int64_t y_begin,
-                       struct adapter_product *product)
+static void add_output(const struct making *x, const struct sublayer *base, int pack, int slot,
+                       int64_t y_begin, struct adapter_product *product)
 {
     const struct model *m = &x->a->m;
-    int unit = base->unit, part_b = params_part(&m->local, unit, P_LORA_B + base->kind->slot[slot], -1);
+    enum param_kind kind = base->kind->slot[base->pack[pack].slot[slot]];
+    int part_b = params_part(&m->local, base->unit, P_LORA_B + kind, -1);
     const struct part *b = part_b < 0 ? NULL : &m->local.part[part_b];
     int row_a = b ? x->a_of[b->param] : -1, n = product->n;
     struct adapter_output *out = &product->out[n];
 
     if (!b)
         return;
-    *out = (struct adapter_output){ .rank = b->box.extent[m->table.p[b->param].stacked + 1],
+    *out = (struct adapter_output){ .slot = slot,
+                                    .rank = b->box.extent[m->table.p[b->param].stacked + 1],
                                     .z_begin = product->rank,
                                     .y_begin = y_begin,
                                     .y_n = b->box.extent[m->table.p[b->param].stacked],
@@ -103,7 +105,7 @@ static void add_body(const struct making *x, int unit, int branch)
         if (plan->tied || plan->n_experts || plan->n_heads)
             continue;
         for (int i = 0; i < plan->n_slots; i++) {
-            add_output(x, base, plan->slot[i], y, product);
+            add_output(x, base, k, i, y, product);
             y += outputs_of(a->base, base->part[plan->slot[i]]);
         }
         if (product->n)

@@ -16,6 +16,12 @@ const struct adapter_product *adapter_product(const struct adapter *a, const str
     return NULL;
 }
 
+int64_t adapter_columns(const struct adapter *a, const struct sublayer *s, int k)
+{
+    const struct adapter_product *x = a ? adapter_product(a, s, k) : NULL;
+    return x ? x->rank : 0;
+}
+
 static const struct adapter_product *product_of(const struct adapter_run *run, const struct sublayer *s,
                                                 int k)
 {

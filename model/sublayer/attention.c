@@ -279,10 +279,11 @@ static int weight_gradient(const struct pass *p, const struct gradient *g, struc
 
 /* From the stream's gradient to dq, dk, dv in dqkv (dt, rotated back). Replicated kv heads: the parts of dk,
  * dv are summed over the replicas first. */
-static int core_backward(const struct pass *p, const struct sublayer *s, struct attention_buf *buf,
+static int core_backward(const struct pass *p, const struct sublayer *s, struct branch_buf *b,
                          struct mat dqkv, struct err *e)
 {
     struct model *m = p->m;
+    struct attention_buf *buf = &b->attention;
     int64_t rows = dqkv.rows, heads = q_cols(s);
     struct mat q = rows_of(buf->q, m->dt, rows, heads), o = rows_of(buf->o, m->dt, rows, heads);
     struct mat d_out = rows_of(buf->d_out, DT_F32, rows, heads), dq = rows_of(buf->dq, DT_F32, rows, heads);
@@ -297,6 +298,7 @@ static int core_backward(const struct pass *p, const struct sublayer *s, struct 
     TRY(walk_dx(p, &dx, e));
     TRY(walk_product(p, s, O, O_BIAS, dx, gradient_input(p, o), e));
     KERNEL(m->dev, linear_dx, d_out, 1, &dx, &weight, &m->of_hidden);
+    TRY(adapters_back_out(p, s, PACK_O, b, dx, o, d_out, e));
     if (m->dt != DT_F32) {
         KERNEL(m->dev, round_to, buf->d_out_dt, m->dt, buf->d_out, rows * heads);
         d_out = rows_of(buf->d_out_dt, m->dt, rows, heads);
@@ -329,7 +331,7 @@ out:
 }
 
 /* d(norm's output) of q, k and v by matrices of their own: one reduction, leaf by leaf q, then k, then v. */
-static int qkv_backward(const struct pass *p, const struct sublayer *s, struct attention_buf *buf,
+static int qkv_backward(const struct pass *p, const struct sublayer *s, const struct branch_buf *b,
                         struct mat dqkv, struct mat h, struct err *e)
 {
     const struct model *m = p->m;
@@ -340,7 +342,8 @@ static int qkv_backward(const struct pass *p, const struct sublayer *s, struct a
         at->of_kv.end[at->of_kv.n - 1]; /* rows of this rank's blocks: fewer than kv where replicated */
     struct mat dy[3], weight[3];
     struct leaves leaves[3] = { at->of_heads, at->of_kv, at->of_kv };
-    char *to = buf->transposed;
+    struct adapter_dy parts[3];
+    char *to = b->attention.transposed;
     int rc;
 
     for (int i = 0; i < 3; i++) {
@@ -348,19 +351,20 @@ static int qkv_backward(const struct pass *p, const struct sublayer *s, struct a
         TRY(walk_product(p, s, Q + i, Q_BIAS + i, mat_cols(dqkv, begin[i], size[i]), h, e));
         dy[i] = mat_cols(dqkv, begin[i] + first, i ? own_kv : heads);
         weight[i] = weight_rows(p, s->part[Q + i], first, dy[i].cols, &to);
+        parts[i] = (struct adapter_dy){ mat_cols(dqkv, begin[i], size[i]), first, leaves[i] };
     }
     if (!m->kv_group || !ALTERED("kv_replicas"))
         walk_dx_of(p, 3, dy, weight, leaves);
-    rc = 0;
+    rc = adapters_dz(p, s, PACK_QKV, b, parts, adapters_dz_place(p, s, PACK_QKV), e);
 out:
     return rc;
 }
 
 /* The same by one matrix, as it lies: the heads of a leaf one after the other, each its q, k and v. */
-static int by_head_backward(const struct pass *p, const struct sublayer *s, struct attention_buf *buf,
+static int by_head_backward(const struct pass *p, const struct sublayer *s, const struct branch_buf *b,
                             struct mat dqkv, struct mat h, struct err *e)
 {
-    char *to = buf->transposed;
+    char *to = b->attention.transposed;
     struct mat weight = weight_rows(p, s->part[QKV], 0, dqkv.cols, &to);
     struct leaves leaves = s->attention.of_heads;
     int rc = walk_product(p, s, QKV, QKV_BIAS, dqkv, h, e);
@@ -370,18 +374,18 @@ static int by_head_backward(const struct pass *p, const struct sublayer *s, stru
     for (int i = 0; i < leaves.n; i++)
         leaves.end[i] *= 3;
     walk_dx_of(p, 1, &dqkv, &weight, &leaves);
-    return 0;
+    return adapters_dz(p, s, PACK_QKV, b, &(struct adapter_dy){ dqkv, 0, leaves },
+                       adapters_dz_place(p, s, PACK_QKV), e);
 }
 
 static int backward(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct err *e)
 {
-    struct attention_buf *buf = &b->attention;
-    struct mat dqkv = rows_of(buf->dqkv, p->m->dt, rows_all(&p->r), qkv_cols(s)), h;
+    struct mat dqkv = rows_of(b->attention.dqkv, p->m->dt, rows_all(&p->r), qkv_cols(s)), h;
     int rc;
 
-    TRY(core_backward(p, s, buf, dqkv, e));
+    TRY(core_backward(p, s, b, dqkv, e));
     TRY(walk_input(p, b, &h, e));
-    rc = is_by_head(s) ? by_head_backward(p, s, buf, dqkv, h, e) : qkv_backward(p, s, buf, dqkv, h, e);
+    rc = is_by_head(s) ? by_head_backward(p, s, b, dqkv, h, e) : qkv_backward(p, s, b, dqkv, h, e);
 out:
     return rc;
 }
@@ -419,6 +423,7 @@ const struct sublayer_kind sublayer_attention = {
     .slot = slots,
     .n_slots = SLOTS,
     .out_bias = O_BIAS,
+    .in_packs = 1u << PACK_QKV,
     .out_pack = PACK_O,
     .shape = shape,
     .carve = carve_attention,

@@ -111,7 +111,8 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
     b->d_latent = carve(from, LIFE_SCRATCH, rows * a->kv_rank, sizeof(float));
     b->turned = carve(from, LIFE_SCRATCH, a->kv_rank * a->nope, el);
     struct key_sizes by_key = { heads, 1, key_dim(a), a->kv_rank, m->local.layout.tp > 1 };
-    b->d_q_a = carve(from, LIFE_COMM, rows * a->q_rank, sizeof(float));
+    b->d_q_a = carve(from, LIFE_COMM, rows * (a->q_rank + adapter_columns(c->adapter, s, PACK_Q_B)),
+                     sizeof(float));
     key_grads_carve(m, c, from, &by_key, &b->by_key);
 }
 
@@ -289,9 +290,11 @@ static int emit_body(const struct pass *p, const struct sublayer *s, struct grad
 }
 
 /* From the stream's gradient to that of attention's output. */
-static int through_values(const struct pass *p, const struct sublayer *s, struct latent_buf *b, struct err *e)
+static int through_values(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
+                          struct err *e)
 {
     struct model *m = p->m;
+    struct latent_buf *b = &branch->latent;
     const struct latent *a = &s->latent;
     int64_t rows = rows_all(&p->r), v = a->v, rank = a->kv_rank, heads = a->n_heads;
     struct mat values = rows_of(b->values, m->dt, rows, heads * v);
@@ -306,6 +309,8 @@ static int through_values(const struct pass *p, const struct sublayer *s, struct
     TRY(walk_product(p, s, O, NO_BIAS, dx, gradient_input(p, values), e));
     w = weight_rows(p, s->part[O], 0, m->hidden, &none);
     KERNEL(m->dev, linear_dx, rows_of(b->d_values, DT_F32, rows, heads * v), 1, &dx, &w, &m->of_hidden);
+    TRY(adapters_back_out(p, s, PACK_O, branch, dx, values, rows_of(b->d_values, DT_F32, rows, heads * v),
+                          e));
     round_all(p, b->d_values_dt, b->d_values, rows * heads * v);
 
     TRY(emit_body(p, s,
@@ -372,13 +377,15 @@ struct latent_sums {
 };
 
 /* Attention's own backward pass, then q_b's: sums of all heads, complete over tp, of this rank's rows. */
-static int sum_heads(const struct pass *p, const struct sublayer *s, struct latent_buf *b,
+static int sum_heads(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
                      struct latent_sums *sum, struct err *e)
 {
     struct model *m = p->m;
+    struct latent_buf *b = &branch->latent;
     const struct latent *a = &s->latent;
     int64_t rows = rows_all(&p->r), heads = a->n_heads;
-    struct mat d_raw = rows_of(b->d_raw_dt, m->dt, rows, q_cols(a)), w;
+    struct mat d_raw = rows_of(b->d_raw_dt, m->dt, rows, q_cols(a)), in, w;
+    float *dz = b->d_q_a + rows * a->q_rank; /* of adapters */
     struct attn at = sequences(p, s);
     struct attn_kept kept = { rows_of(b->out, m->dt, rows, heads * a->kv_rank),
                               rows_of(b->q, m->dt, rows, heads * key_dim(a)), b->lse };
@@ -397,12 +404,14 @@ static int sum_heads(const struct pass *p, const struct sublayer *s, struct late
     sum->v = back.dv;
     TRY(through_keys(p, s, b, &at, e));
     if (compressed(s)) {
-        struct mat in = gradient_input(p, rows_of(b->q_a_norm, m->dt, rows, a->q_rank));
+        in = gradient_input(p, rows_of(b->q_a_norm, m->dt, rows, a->q_rank));
         TRY(walk_product(p, s, Q_B, NO_BIAS, d_raw, in, e));
         w = weight_rows(p, s->part[Q_B], 0, q_cols(a), &none);
         KERNEL(m->dev, linear_dx, sum->q_a, 1, &d_raw, &w, &a->of_heads);
+        TRY(adapters_dz(p, s, PACK_Q_B, branch, &(struct adapter_dy){ d_raw, 0, a->of_heads }, dz, e));
     }
-    rc = comm_all_reduce(m->tp, b->d_q_a, rows * a->q_rank, e);
+    TRY(comm_all_reduce(m->tp, b->d_q_a, rows * a->q_rank + adapters_dz_floats(p, s, 1u << PACK_Q_B), e));
+    rc = compressed(s) ? adapters_dx(p, s, 1u << PACK_Q_B, in, dz, sum->q_a, e) : 0;
 out:
     return rc;
 }
@@ -449,8 +458,8 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     char *none = NULL;
     int q = compressed(s) ? Q_A : Q, rc;
 
-    TRY(through_values(p, s, b, e));
-    TRY(sum_heads(p, s, b, &sum, e));
+    TRY(through_values(p, s, branch, e));
+    TRY(sum_heads(p, s, branch, &sum, e));
     TRY(through_norms(p, s, b, &sum, e));
 
     /* a rank contracts all heads of q that it has; of what all ranks have its own blocks */
@@ -469,7 +478,11 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     TRY(walk_product(p, s, q, NO_BIAS, d_q, h, e));
     TRY(walk_product(p, s, KV_A, NO_BIAS, d_kv_a, h, e));
     walk_dx_of(p, 2, dy, w, leaves);
-    rc = 0;
+    TRY(adapters_dz(p, s, PACK_KV_A, branch, &(struct adapter_dy){ d_kv_a, a->kv_a_begin, a->of_kv_a },
+                    adapters_dz_place(p, s, PACK_KV_A), e));
+    rc = adapters_dz(p, s, PACK_Q, branch,
+                     &(struct adapter_dy){ d_q, compressed(s) ? a->q_a_begin : 0, leaves[0] },
+                     adapters_dz_place(p, s, PACK_Q), e);
 out:
     return rc;
 }
@@ -559,6 +572,7 @@ const struct sublayer_kind sublayer_latent = {
     .slot = slots,
     .n_slots = SLOTS,
     .out_bias = -1,
+    .in_packs = 1u << PACK_KV_A | 1u << PACK_Q,
     .out_pack = PACK_O,
     .shape = shape,
     .carve = carve_latent,

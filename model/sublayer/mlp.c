@@ -158,6 +158,7 @@ int mlp_backward(const struct pass *p, const struct sublayer *s, const struct ml
                dgu = rows_of(buf->dgu, m->dt, rows, mlp->up_cols);
     struct mat h, down, dy[2], weight[2];
     struct leaves leaves[2] = { mlp->of_inter, mlp->of_inter };
+    struct adapter_dy parts[2];
     int n_in = act_of[mlp->act].n_in, first = mlp->slot + (n_in == 2 ? GATE : UP), rc;
     char *to = buf->transposed;
 
@@ -165,6 +166,7 @@ int mlp_backward(const struct pass *p, const struct sublayer *s, const struct ml
     TRY(walk_product(p, s, mlp->slot + DOWN, mlp->slot + DOWN_BIAS, dx, gradient_input(p, act), e));
     down = weight_rows(p, s->part[mlp->slot + DOWN], 0, m->hidden, &to);
     KERNEL(m->dev, linear_dx, dact, 1, &dx, &down, &m->of_hidden);
+    TRY(adapters_back_out(p, s, mlp->pack + PACK_DOWN, b, dx, act, dact, e));
 
     /* through the activation */
     act_backward(m->dev, mlp->act, NULL, dgu, gu, dact);
@@ -176,9 +178,10 @@ int mlp_backward(const struct pass *p, const struct sublayer *s, const struct ml
         dy[i] = mat_cols(dgu, i * inter, inter);
         weight[i] = weight_rows(p, s->part[first + i], 0, inter, &to);
         TRY(walk_product(p, s, first + i, first + i + GATE_BIAS, dy[i], h, e));
+        parts[i] = (struct adapter_dy){ dy[i], 0, mlp->of_inter };
     }
     walk_dx_of(p, n_in, dy, weight, leaves);
-    rc = 0;
+    rc = adapters_dz(p, s, mlp->pack + PACK_UP, b, parts, adapters_dz_place(p, s, mlp->pack + PACK_UP), e);
 out:
     return rc;
 }
@@ -243,6 +246,7 @@ const struct sublayer_kind sublayer_mlp = {
     .slot = slots,
     .n_slots = SLOTS,
     .out_bias = DOWN_BIAS,
+    .in_packs = 1u << PACK_UP,
     .out_pack = PACK_DOWN,
     .shape = shape,
     .carve = carve_body,

@@ -41,8 +41,8 @@ static inline int read_factor(void *ctx, const struct param *p, const struct box
 
 /* An adapter of every matrix whose kind passes `takes` (NULL: all for which one is computed). Ranks are
  * rank, rank + 1, rank, … by layer; scales are no powers of two. */
-static inline void filled_open(struct filled *f, struct model *m, int64_t rank, uint64_t seed,
-                               int (*takes)(const struct param *p))
+static inline void filled_tables(struct filled *f, struct model *m, int64_t rank,
+                                 int (*takes)(const struct param *p))
 {
     struct adapter_matrix *list = calloc((size_t)m->table.n, sizeof *list);
     struct err e = { 0 };
@@ -52,14 +52,24 @@ static inline void filled_open(struct filled *f, struct model *m, int64_t rank, 
         if (adapter_computed(p) && p->n_fused && (!takes || takes(p)))
             list[n++] = (struct adapter_matrix){ i, rank + p->unit % 2, 1.3f + 0.1f * (float)(i % 3) };
     }
-    memset(f, 0, sizeof *f);
-    if (adapter_open(&f->a, m, list, n, &e) < 0 ||
-        (f->seed = seed, resident_open(&f->weights, &f->a.m, read_factor, f, &e)) < 0) {
+    if (adapter_open(&f->a, m, list, n, &e) < 0) {
+        fprintf(stderr, "%s\n", e.text);
+        abort();
+    }
+    free(list);
+}
+
+static inline void filled_open(struct filled *f, struct model *m, int64_t rank, uint64_t seed,
+                               int (*takes)(const struct param *p))
+{
+    struct err e = { 0 };
+    *f = (struct filled){ .seed = seed };
+    filled_tables(f, m, rank, takes);
+    if (resident_open(&f->weights, &f->a.m, read_factor, f, &e) < 0) {
         fprintf(stderr, "%s\n", e.text);
         abort();
     }
     f->a.w = &f->weights.w;
-    free(list);
 }
 
 static inline void filled_close(struct filled *f)
