@@ -54,6 +54,8 @@
       "times tokens were guessed ahead of an answer, and checked (--speculate)") \
     X(DRAFT_TOKENS, "vllm:spec_decode_num_draft_tokens_total", "", "tokens guessed and checked") \
     X(ACCEPTED, "vllm:spec_decode_num_accepted_tokens_total", "", "of these, tokens that were right") \
+    X(FORCED, "shardline:spec_decode_num_forced_tokens_total", "", \
+      "of the tokens checked, those that a grammar forces") \
     METRIC_POSITIONS(X) \
     X(STEPS, "shardline:steps_total", "", "steps of the model") \
     X(ROWS, "shardline:rows_total", "", "rows computed in them")

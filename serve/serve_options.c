@@ -89,11 +89,13 @@ static const struct opt table[] = {
       "prompt tokens a step (0: 256, on a GPU 2048)", 0, 1e6 },
     { OPT_CHOICE, "prefix-cache",         AT(prefix_cache),       "on",        "on|off",
       "keep pages of keys and values for prompts with the same beginning (the same bits)" },
-    { OPT_TEXT,   "speculate",            AT(speculate),          NULL,        "ngram|suffix|mtp|CKPT[:K]",
+    { OPT_TEXT,   "speculate",            AT(speculate),          NULL,
+      "ngram|suffix|mtp|forced|CKPT[:K]",
       "guess up to K tokens ahead and check them in one step, where that saves time: the same answers, "
       "sooner. ngram (6): what followed the last tokens earlier in the same text; suffix (8): or in an "
       "answer given lately; mtp (2): the checkpoint's layer for multi-token prediction; CKPT (3): a "
-      "smaller model of the same tokenizer" },
+      "smaller model of the same tokenizer. Where a grammar forces what follows in an answer, each of them "
+      "guesses that; forced (8): nothing else" },
 
     { OPT_GROUP, "Numbers" },
     { OPT_CHOICE, "dtype",                AT(dtype),              "stored",    "stored|fp32|bf16",

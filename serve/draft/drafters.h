@@ -12,7 +12,7 @@ struct draft_ask {
     int64_t n_ids;
     int most;  /* guesses wanted */
     int n;     /* out: how many there are */
-    int class; /* out: how sure they are, 0 to DRAFT_CLASSES - 1 */
+    int class; /* out: how sure they are, 0 to DRAFT_CLASSES - 1, or DRAFT_FORCED */
     int32_t *guess;
 };
 struct drafter {
@@ -32,8 +32,8 @@ struct drafter {
     void (*end)(void *state, struct choice *c);
 };
 /* drafter_model is for any other name: a checkpoint. */
-extern const struct drafter drafter_ngram, drafter_suffix, drafter_model, drafter_mtp, drafter_random,
-    drafter_replay;
+extern const struct drafter drafter_ngram, drafter_suffix, drafter_model, drafter_mtp, drafter_forced,
+    drafter_random, drafter_replay;
 
 /* The end of a sequence that is looked for among earlier tokens, at most and at least. */
 enum { MATCH_MOST = 16, MATCH_LEAST = 2 };

@@ -9,8 +9,10 @@
 #include "serve/api/request.h"
 #include "serve/draft/drafters.h"
 #include "serve/metrics.h"
+#include "text/grammar.h"
 
-#define RATE_FIRST 0.6F     /* of a server that has not compared a guess yet */
+#define RATE_FIRST 0.6F     /* of a server that has not compared a guess yet, */
+#define RATE_FORCED 0.9F    /* and where a grammar forces it */
 #define RATE_STEP 0.0625F   /* what one guess counts in a sequence's rate, */
 #define RATE_STEP_ALL 0.02F /* and in the server's */
 #define COST_STEP 0.02      /* by how much a step moves the time of its rows up; three times that down */
@@ -23,8 +25,8 @@
 #define GUESS_STEP 0.1      /* what one time of a costly drafter counts */
 #define LOOK_EVERY 16       /* one step of so many asks a costly drafter that does not pay */
 
-static const struct drafter *const drafters[] = { &drafter_ngram, &drafter_suffix, &drafter_mtp,
-                                                  &drafter_random, &drafter_replay };
+static const struct drafter *const drafters[] = { &drafter_ngram,  &drafter_suffix, &drafter_mtp,
+                                                  &drafter_forced, &drafter_random, &drafter_replay };
 
 /* A name that is none of the table's is a checkpoint's. */
 static const struct drafter *find(const char *name, size_t n)
@@ -57,7 +59,7 @@ int draft_spec_parse(struct draft_spec *spec, const char *text, struct err *e)
                        DRAFT_MOST);
     spec->most = (int)most;
     if (!spec->n_kind)
-        return err_set(e, ERR_USAGE, "--speculate %s: give ngram, suffix, mtp or a checkpoint", text);
+        return err_set(e, ERR_USAGE, "--speculate %s: give ngram, suffix, mtp, forced or a checkpoint", text);
     return 0;
 }
 
@@ -80,6 +82,7 @@ int drafts_open(struct drafts *d, const struct draft_spec *spec, const struct dr
     how.most = d->most = spec->most ? spec->most : d->kind->most;
     for (int i = 0; i < DRAFT_CLASSES; i++)
         d->rate[i] = RATE_FIRST;
+    d->rate[DRAFT_FORCED] = RATE_FORCED;
     d->ask = calloc((size_t)in->max_seqs, sizeof *d->ask);
     if (!d->ask)
         return err_set(e, ERR_MEMORY, "no memory for drafts of %d sequences: lower --max-batch",
@@ -222,26 +225,46 @@ static void add_ask(struct drafts *d, struct seq *q)
     };
 }
 
+/* Guesses where a grammar leaves no choice. These asks go behind the others, whose number is returned. */
+static int guess_forced(struct drafts *d)
+{
+    int n = d->n_asks;
+    for (int i = 0; i < n;) {
+        struct draft_ask a = d->ask[i];
+        struct err none;
+        a.n = a.c->matcher ? matcher_forced(a.c->matcher, a.guess, a.most, &none) : 0;
+        a.class = DRAFT_FORCED;
+        if (a.n > 0) {
+            d->ask[i] = d->ask[--n];
+            d->ask[n] = a;
+        } else {
+            i++;
+        }
+    }
+    return n;
+}
+
 /* Lets the drafter guess; of a costly one, only what is worth its time, which is measured. */
 static int guess(struct drafts *d, int n_seqs, struct err *e)
 {
-    double begin_s = clock_s(), each_s;
-    int most = 0, rc;
+    double begin_s, each_s;
+    int most = 0, rc, n = guess_forced(d);
 
-    if (!d->n_asks)
-        return 0;
-    for (int i = 0; i < d->n_asks && d->kind->costly; i++)
+    for (int i = 0; i < n && d->kind->costly; i++)
         d->ask[i].n = d->ask[i].most;
-    if (d->kind->costly)
+    for (int i = n; i < d->n_asks; i++)
+        d->ask[i].most = d->ask[i].n;
+    if (d->kind->costly && d->n_asks)
         choose_lengths(d, n_seqs);
-    rc = d->kind->propose(d->state, d->ask, d->n_asks, e);
-    for (int i = 0; i < d->n_asks; i++) {
+    begin_s = clock_s();
+    rc = n ? d->kind->propose(d->state, d->ask, n, e) : 0;
+    for (int i = 0; i < n; i++) {
         most = d->ask[i].n > most ? d->ask[i].n : most;
         d->ask[i].most = d->ask[i].n;
     }
     if (rc < 0)
         return rc;
-    if (!d->kind->costly) {
+    if (!d->kind->costly && d->n_asks) {
         choose_lengths(d, n_seqs);
     } else if (most) {
         each_s = (clock_s() - begin_s) / most;
@@ -287,6 +310,7 @@ void drafts_compare(struct drafts *d, struct choice *c, int nth, int ran, int32_
     if (!nth && ran) {
         metric_add(d->metrics, COUNT_DRAFTS, 1);
         metric_add(d->metrics, COUNT_DRAFT_TOKENS, ran);
+        metric_add(d->metrics, COUNT_FORCED, own->class == DRAFT_FORCED ? ran : 0);
     }
     if (right && nth < ran) {
         metric_add(d->metrics, COUNT_ACCEPTED, 1);

@@ -8,11 +8,12 @@
  * logits, request and position. So s0 is the token of a step without drafts, s1 is it where s0 == d0, and so
  * on: any guess, and any rule for how many there are, gives the same answer.
  *
- * A drafter guesses (drafters.h). Here is what all of them share: which sequences get how many drafts. Each
- * sequence knows how often its drafts were right, the engine how long a row more makes a step; a draft is run
- * where that promises more tokens a second. With few rows a step waits for the weights, and a row costs
- * little; with many it does not pay, and drafts end by themselves. Drafts that are not run are still compared
- * with the token that comes. */
+ * A drafter guesses (drafters.h), but where a grammar forces the next bytes of an answer: their tokens are
+ * the guesses there. Here is what all of them share: which sequences get how many drafts. Each sequence knows
+ * how often its drafts were right, the engine how long a row more makes a step; a draft is run where that
+ * promises more tokens a second. With few rows a step waits for the weights, and a row costs little; with
+ * many it does not pay, and drafts end by themselves. Drafts that are not run are still compared with the
+ * token that comes. */
 #ifndef SHARDLINE_SERVE_ENGINE_DRAFT_H
 #define SHARDLINE_SERVE_ENGINE_DRAFT_H
 
@@ -29,19 +30,20 @@ struct outputs;
 struct sched;
 struct world;
 
-#define DRAFT_MOST 16   /* tokens ahead of a sequence */
-#define DRAFT_ROWS 64   /* of all sequences in a step */
-#define DRAFT_CLASSES 4 /* how sure a drafter is: 0 the least */
+#define DRAFT_MOST 16              /* tokens ahead of a sequence */
+#define DRAFT_ROWS 64              /* of all sequences in a step */
+#define DRAFT_CLASSES 4            /* how sure a drafter is: 0 the least */
+#define DRAFT_FORCED DRAFT_CLASSES /* a class of its own: a grammar leaves no other bytes */
 
 /* What a choice keeps; zero at first. */
 struct draft_state {
-    int n;                     /* guesses behind its tokens, of which the next step runs some or none */
-    int class;                 /* of these */
-    int right;                 /* while rows are delivered: all guesses so far */
-    int alone;                 /* the next step must run it without drafts */
-    int known;                 /* rate is set */
-    float rate[DRAFT_CLASSES]; /* how often the next guess is right */
-    void *own;                 /* the drafter's */
+    int n;                         /* guesses behind its tokens, of which the next step runs some or none */
+    int class;                     /* of these */
+    int right;                     /* while rows are delivered: all guesses so far */
+    int alone;                     /* the next step must run it without drafts */
+    int known;                     /* rate is set */
+    float rate[DRAFT_CLASSES + 1]; /* how often the next guess is right */
+    void *own;                     /* the drafter's */
 };
 
 /* How long steps that decode take, by their rows: what three quarters of the latest ones take longer than.
@@ -53,11 +55,11 @@ struct draft_cost {
 };
 
 struct drafts {
-    const struct drafter *kind; /* NULL: there are none */
-    void *state;                /* of it */
-    int most;                   /* tokens ahead, at most */
-    int always;                 /* for tests: as many as there are */
-    float rate[DRAFT_CLASSES];  /* of all sequences: what a new one begins with */
+    const struct drafter *kind;    /* NULL: there are none */
+    void *state;                   /* of it */
+    int most;                      /* tokens ahead, at most */
+    int always;                    /* for tests: as many as there are */
+    float rate[DRAFT_CLASSES + 1]; /* of all sequences: what a new one begins with */
     struct draft_cost cost;
     struct draft_ask *ask; /* [max_seqs] */
     int n_asks;

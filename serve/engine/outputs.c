@@ -97,26 +97,35 @@ struct mask_job {
     int64_t *first; /* rows with which constrained choices begin */
 };
 
-/* The masks of a choice's rows. Those behind a draft stand behind that draft; behind one that the grammar
- * refuses no mask is needed, as no token is taken there. */
+/* The masks of a choice's rows, from the first one that samples on. Those behind drafts stand behind these;
+ * behind one that the grammar refuses no mask is needed, as no token is taken there. */
 static void do_masks(void *arg, int64_t i, int thread)
 {
     struct mask_job *j = arg;
     struct output_row *r = &j->m->row[j->first[i]], *end = j->m->row + j->m->n;
     struct choice *c = r->c;
     struct err e;
-    int64_t n_taken = 0;
+    int64_t next = c->n_ids;
+    int taken = 1;
     (void)thread;
     for (; r < end && r->c == c; r++) {
-        if (r->nth && matcher_take(c->matcher, c->ids[r->pos], &e) <= 0)
+        for (; next <= r->pos && taken > 0; next += taken > 0)
+            taken = matcher_take(c->matcher, c->ids[next], &e);
+        if (taken <= 0)
             break;
-        n_taken += r->nth > 0;
         uint32_t *bits = j->m->mask + (size_t)(r - j->m->row) * j->words;
         if (matcher_mask(c->matcher, bits, &e) < 0)
             r->id = NO_MASK;
         r->mask = bits;
     }
-    matcher_rewind(c->matcher, n_taken);
+    matcher_rewind(c->matcher, next - c->n_ids);
+}
+
+/* The first row of a constrained answer that samples. */
+static int begins_masks(const struct outputs *m, int64_t i)
+{
+    const struct output_row *r = &m->row[i];
+    return r->samples && r->c->matcher && (!i || r[-1].c != r->c || !r[-1].samples);
 }
 
 /* Finds the masks of all rows of constrained answers. */
@@ -125,7 +134,7 @@ static void find_masks(struct outputs *m, struct dev *dev, int64_t vocab)
     struct mask_job job = { m, ((size_t)vocab + 31) / 32, NULL };
     int64_t n = 0;
     for (int64_t i = 0; i < m->n; i++)
-        n += m->row[i].samples && m->row[i].c->matcher && !m->row[i].nth;
+        n += begins_masks(m, i);
     if (!n)
         return;
     if ((size_t)m->n * job.words > m->mask_cap) {
@@ -142,7 +151,7 @@ static void find_masks(struct outputs *m, struct dev *dev, int64_t vocab)
             continue;
         if (failed)
             r->id = NO_MASK;
-        else if (!r->nth)
+        else if (begins_masks(m, i))
             job.first[n++] = i;
     }
     pool_run(dev->pool, n, do_masks, &job);

@@ -141,13 +141,19 @@ refusals(s)
 ends(s)
 chats(s)
 s.stop()
-servers = [("tp 2, guesses", ("--tp", 2, "--speculate", "ngram:4"))]
+servers = [("tp 2, guesses", ("--tp", 2, "--speculate", "forced:4"))]
 if n_answers >= 1000:
-    servers += [("2 replicas", ("--replicas", 2)), ("pp 2", ("--pp", 2)),
+    servers += [("2 replicas", ("--replicas", 2)), ("pp 2", ("--pp", 2)), ("guesses, cp 2", ("--cp", 2, "--speculate", "ngram:4")),
+                ("guesses, pp 2", ("--pp", 2, "--speculate", "suffix")),
                 ("guesses of a model, few pages", ("--speculate", checkpoint + ":3", "--ctx", 512, "--kv-memory", 1800000))]
 for name, args in servers:
     s = Server(checkpoint, *args)
     if claim(f"starts: {name}", s.port is not None, b"".join(s.err)):
         same(s, alone, name)
+        if "forced:4" in args:
+            text = s.request("GET", "/metrics")[1].decode()
+            forced, right = (int(re.search(rf"^{n}_total\{{.*\}} (\d+)", text, re.M).group(1)) for n in (
+                "shardline:spec_decode_num_forced_tokens", "vllm:spec_decode_num_accepted_tokens"))
+            claim("tokens that a grammar forces are guessed, and right", 20 < forced and right > 0.95 * forced, (forced, right))
         s.stop()
 finish()

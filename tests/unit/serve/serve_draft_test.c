@@ -3,6 +3,7 @@
 #include "serve/api/request.h"
 #include "serve/draft/drafters.h"
 #include "tests/test.h"
+#include "text/grammar.h"
 
 /* What a drafter guesses behind ids, at most `most` tokens, as a text; c: whose tokens they are. */
 static const char *guesses(const struct drafter *d, void *state, struct choice *c, const char *ids, int most)
@@ -162,6 +163,54 @@ TEST(drafts_are_run_where_a_row_costs_little_or_guesses_are_right)
     c.draft.alone = 1;
     CHECK_INT(chosen(&d, &s, &c, 1, 0), 0);
     drafts_close(&d);
+}
+
+TEST(what_a_grammar_forces_is_guessed)
+{
+    static const char *const part[] = { "ab", "[0-9]", "cde" };
+    struct request rq = { .max_tokens = 100 };
+    struct prompt prompt = { .n = 2 };
+    int32_t ids[64] = { 1, 2 };
+    struct choice c = { .rq = &rq, .prompt = &prompt, .ids = ids, .cap = 64, .n_ids = 2 };
+    struct grammar_spec of[3], all = { .kind = GRAMMAR_SEQUENCE, .part = of, .n_parts = 3 };
+    struct sched s = { .running = { &c.seq, &c.seq, 1 } };
+    struct drafts d;
+    struct draft_spec spec;
+    struct tokenizer *t;
+    struct token_trie *trie;
+    struct grammar *g;
+    struct err e;
+    for (int i = 0; i < 3; i++)
+        of[i] = (struct grammar_spec){ .kind = i == 1 ? GRAMMAR_REGEX : GRAMMAR_LITERAL,
+                                       .text = part[i],
+                                       .n = strlen(part[i]) };
+    CHECK_INT(tokenizer_bytes(&t, &e), 0);
+    CHECK_INT(token_trie_open(&trie, t, 256, NULL, 0, &e), 0);
+    CHECK_INT(grammar_open(&g, &all, NULL, &e), 0);
+    CHECK_INT(matcher_open(&c.matcher, g, trie, &e), 0);
+    CHECK_INT(draft_spec_parse(&spec, "forced", &e), 0);
+    CHECK_INT(drafts_open(&d, &spec, &(struct draft_open){ .max_seqs = 1, .vocab = 256 }, &e), 0);
+    c.seq.owner = &c;
+    c.seq.n_ids = 2;
+    c.seq.n_kv = 1;
+
+    CHECK_INT(chosen(&d, &s, &c, 1, 0),
+              1); /* the last of several forced bytes may be part of a longer token */
+    CHECK_INT(ids[2], 'a');
+    CHECK_INT(c.draft.class, DRAFT_FORCED);
+    CHECK_INT(matcher_take(c.matcher, 'a', &e), 1);
+    CHECK_INT(matcher_take(c.matcher, 'b', &e), 1);
+    CHECK_INT(chosen(&d, &s, &c, 1, 0), 0);
+    CHECK_INT(matcher_take(c.matcher, '7', &e), 1);
+    CHECK_INT(chosen(&d, &s, &c, 1, 0), 2);
+    CHECK_INT(ids[2], 'c');
+    CHECK_INT(ids[3], 'd');
+
+    drafts_close(&d);
+    matcher_close(c.matcher);
+    grammar_close(g);
+    token_trie_close(trie);
+    tokenizer_close(t);
 }
 
 TEST(speculate_names_a_drafter_or_a_checkpoint_and_a_length)
