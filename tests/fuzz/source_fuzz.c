@@ -57,24 +57,31 @@ static int unpacks_to_much(const uint8_t *data, size_t n)
 static void encode_line(int how, const uint8_t *data, size_t n)
 {
     static const char *const forms[] = {
-        "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}{% if add_generation_prompt "
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}[{{ "
+        "c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %};{% endfor %}{% if "
+        "add_generation_prompt "
         "%}<assistant>{% endif %}",
         "{% for m in messages %}<{{ m.role }}>{% generation %}{{ m.content }}{% endgeneration %};{% endfor "
         "%}",
     };
     static struct tokenizer *bytes; /* kept, as the templates are */
     static struct template *form[2];
+    static struct tool_habits habits[2];
     struct chat_tokens x = { 0 };
     struct err e;
 
     if (!bytes && tokenizer_bytes(&bytes, &e) < 0)
         abort();
     for (int i = 0; i < 2; i++)
-        if (!form[i] && template_open(&form[i], forms[i], strlen(forms[i]), "form", &e) < 0)
-            abort();
+        if (!form[i]) {
+            if (template_open(&form[i], forms[i], strlen(forms[i]), "form", &e) < 0)
+                abort();
+            tools_habits(form[i], NULL, &habits[i]);
+        }
     size_t small = (size_t)how >> 4 & 3; /* 0: bytes */
     struct chat_coder c = { .t = small ? small_tokenizer(small - 1) : bytes,
                             .form = form[how & 1],
+                            .habits = &habits[how & 1],
                             .turns = how & 2 ? CHAT_TURNS_LAST : CHAT_TURNS_ALL };
     char *line = fuzz_copy(data, n);
     if (chats_encode(&c, line, n, &x, &e) >= 0) {
