@@ -56,6 +56,23 @@ int grammar_open(struct grammar **out, const struct grammar_spec *spec, const st
 struct grammar *grammar_share(struct grammar *g);
 /* Releases a reference; the last one frees g. NULL is allowed. Any thread. */
 void grammar_close(struct grammar *g);
+
+/* --- memory --- */
+
+/* A bound for grammars, their states and masks together. */
+struct grammar_memory;
+/* most: bytes. ERR_MEMORY. */
+int grammar_memory_open(struct grammar_memory **out, size_t most, struct err *e);
+void grammar_memory_close(struct grammar_memory *y); /* NULL is allowed; grammars that count in it live on */
+/* Bytes that they take now. */
+size_t grammar_memory_used(struct grammar_memory *y);
+/* Counts g, which no matcher has used yet, in y. When the space is short, states that no matcher uses are
+ * forgotten, and then those of the largest grammars, which find them again. ERR_MEMORY: what is compiled
+ * would take more than a quarter of it. */
+int grammar_count_in(struct grammar *g, struct grammar_memory *y, struct err *e);
+
+/* --- texts --- */
+
 /* Is the text of n bytes one of the grammar's? Returns 1, or 0 with *at: the bytes that some text of the
  * grammar begins with (n: the text is only a beginning). < 0: ERR_MEMORY, ERR_CONFIG (see matcher_mask). */
 int grammar_accepts(struct grammar *g, const char *text, size_t n, size_t *at, struct err *e);

@@ -8,7 +8,8 @@
 #include "serve/api/request.h"
 
 #define BAD 400
-#define KEPT 32 /* grammars */
+#define KEPT 64                         /* grammars */
+#define MEMORY_MOST ((size_t)512 << 20) /* of all grammars, their states and masks */
 
 /* --- the cache --- */
 
@@ -20,6 +21,7 @@ struct kept {
 struct grammar_cache {
     pthread_mutex_t lock;
     struct token_trie *trie;
+    struct grammar_memory *memory;
     struct kept kept[KEPT];
     uint64_t clock;
 };
@@ -33,7 +35,12 @@ int grammar_cache_open(struct grammar_cache **out, struct err *e)
         *out = NULL;
         return err_set(e, ERR_MEMORY, "no memory for grammars");
     }
-    return 0;
+    int rc = grammar_memory_open(&c->memory, MEMORY_MOST, e);
+    if (rc < 0) {
+        grammar_cache_close(c);
+        *out = NULL;
+    }
+    return rc;
 }
 
 void structured_free(struct structured *s)
@@ -57,6 +64,7 @@ void grammar_cache_close(struct grammar_cache *c)
     for (int i = 0; i < KEPT; i++)
         drop(&c->kept[i]);
     token_trie_close(c->trie);
+    grammar_memory_close(c->memory);
     pthread_mutex_destroy(&c->lock);
     free(c);
 }
@@ -112,6 +120,29 @@ static void keep(struct grammar_cache *c, const struct structured *s, struct gra
     drop(to);
     *to = (struct kept){ of, grammar_share(g), ++c->clock };
     pthread_mutex_unlock(&c->lock);
+}
+
+/* Forgets the grammar that was not used for the longest time. 0: there is none. */
+static int forget_oldest(struct grammar_cache *c)
+{
+    struct kept *oldest = NULL;
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < KEPT; i++)
+        if (c->kept[i].g && (!oldest || c->kept[i].used < oldest->used))
+            oldest = &c->kept[i];
+    if (oldest)
+        drop(oldest);
+    pthread_mutex_unlock(&c->lock);
+    return oldest != NULL;
+}
+
+/* Counts a grammar in the memory of all; older ones make place for it. */
+static int count_in(struct grammar_cache *c, struct grammar *g, struct err *e)
+{
+    int rc;
+    while ((rc = grammar_count_in(g, c->memory, e)) == -ERR_MEMORY && forget_oldest(c))
+        ;
+    return rc;
 }
 
 /* --- fields --- */
@@ -366,6 +397,8 @@ int structured_open(struct request *rq, struct fault *f)
         int rc = compile(&rq->grammar, rq->sv, s, &limit, &e);
         if (rc < 0)
             return prompt_fault(rq->sv, rc, &e, field, f);
+        if (count_in(c, rq->grammar, &e) < 0)
+            return fault_set(f, 503, field, "%s", e.text);
         keep(c, s, rq->grammar);
     }
     return grammar_cache_trie(c, rq->sv, &e) ? 0 : fault_set(f, 500, field, "%s", e.text);

@@ -14,6 +14,7 @@ int machine_open(struct machine **out, const struct program *p, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for the states of a grammar");
     }
     m->p = p;
+    m->masks_most = MACHINE_BYTES / 8 * 5;
     m->work = MACHINE_WORK;
 
     /* number 0 of each: no configuration, the empty set of keys, the frame below all others */

@@ -11,9 +11,8 @@
 #include "text/grammar/program.h"
 
 #define MACHINE_BYTES ((size_t)64 << 20) /* a machine beyond it is left for a new one */
-#define MACHINE_MASKS ((size_t)40 << 20) /* of them for masks */
 #define MACHINE_THREADS 20000            /* of one configuration */
-#define MACHINE_MOST ((size_t)600 << 20) /* a machine that needs more in one call fails */
+#define MACHINE_MOST ((size_t)256 << 20) /* a machine that needs more in one call fails */
 #define MACHINE_WORK ((int64_t)40000000) /* of one call, in small steps: less than a second */
 
 struct thread {
@@ -81,7 +80,7 @@ struct machine {
     struct closure *closure;
 
     const void *trie; /* of the masks */
-    size_t row_bytes, mask_bytes;
+    size_t row_bytes, mask_bytes, masks_most;
     int64_t work; /* left */
     int failed;   /* an enum err_code: memory, or too large */
 };

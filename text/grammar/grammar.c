@@ -201,7 +201,10 @@ void grammar_close(struct grammar *g)
 {
     if (!g || atomic_fetch_sub(&g->refs, 1) > 1)
         return;
-    shared_release(g->now);
+    pthread_mutex_lock(&g->lock);
+    shared_drop(g);
+    pthread_mutex_unlock(&g->lock);
+    memory_leave(g);
     pthread_mutex_destroy(&g->lock);
     program_close(&g->program);
     free(g);
@@ -209,20 +212,36 @@ void grammar_close(struct grammar *g)
 
 /* --- machines --- */
 
-void shared_release(struct shared_machine *s)
+static void free_shared(struct shared_machine *s)
 {
-    if (!s || --s->users)
-        return;
+    memory_forget(s);
     machine_close(s->m);
     free(s);
+}
+
+void shared_leave(struct shared_machine *s)
+{
+    if (!s || --s->matchers)
+        return;
+    memory_machines(s->g, -1);
+    if (s->g->now != s)
+        free_shared(s);
+}
+
+void shared_drop(struct grammar *g)
+{
+    struct shared_machine *s = g->now;
+    g->now = NULL;
+    if (s && !s->matchers)
+        free_shared(s);
 }
 
 struct shared_machine *shared_take(struct grammar *g, const struct token_trie *t, struct err *e)
 {
     struct shared_machine *s = g->now;
-    if (s && (s->m->failed || (t && s->m->trie && s->m->trie != t) || machine_size(s->m) > MACHINE_BYTES)) {
-        shared_release(s);
-        s = g->now = NULL;
+    if (s && (s->m->failed || (t && s->m->trie && s->m->trie != t) || machine_size(s->m) > memory_share(g))) {
+        shared_drop(g);
+        s = NULL;
     }
     if (!s) {
         s = calloc(1, sizeof *s);
@@ -234,12 +253,13 @@ struct shared_machine *shared_take(struct grammar *g, const struct token_trie *t
             free(s);
             return NULL;
         }
-        s->users = 1;
+        s->g = g;
         g->now = s;
     }
     s->m->trie = t ? t : s->m->trie;
     s->m->work = MACHINE_WORK;
-    s->users++;
+    if (!s->matchers++)
+        memory_machines(g, 1);
     return s;
 }
 
@@ -258,7 +278,7 @@ int grammar_accepts(struct grammar *g, const char *text, size_t n, size_t *at, s
             s->m->failed = ERR_CONFIG;
     }
     rc = !s ? -e->code : s->m->failed ? machine_error(s->m, e) : config && s->m->config[config].accepts;
-    shared_release(s);
+    shared_leave(s);
     pthread_mutex_unlock(&g->lock);
     return rc;
 }

@@ -379,7 +379,7 @@ const uint32_t *config_mask(struct machine *m, const struct token_trie *t, uint3
     size_t bytes = (t->n_words + 1) * sizeof(uint32_t);
     if (m->config[config].mask)
         return m->config[config].mask;
-    if (m->mask_bytes + bytes > MACHINE_MASKS)
+    if (m->mask_bytes + bytes > m->masks_most)
         drop_masks(m);
     uint32_t *bits = calloc(t->n_words + 1, sizeof *bits);
     if (!bits) {

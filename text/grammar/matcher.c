@@ -51,11 +51,23 @@ static int begin(struct matcher *x, struct err *e)
     return rc < 0 ? rc : x->s->m->failed ? machine_error(x->s->m, e) : 0;
 }
 
+/* Is the matcher's machine too large? The look is not free, so it is taken now and then. */
+static int is_too_large(struct matcher *x)
+{
+    size_t share = memory_share(x->g);
+    x->s->m->masks_most = share / 8 * 5;
+    if (x->ids.n % LOOK_EVERY == LOOK_EVERY - 1)
+        memory_note(x->s);
+    else if (!memory_is_short(x->g))
+        return 0;
+    return x->s->bytes > 2 * share;
+}
+
 /* Before work on the machine; under the lock. One that has become too large is left. */
 static int prepare(struct matcher *x, struct err *e)
 {
-    if (x->s && x->ids.n % LOOK_EVERY == LOOK_EVERY - 1 && machine_size(x->s->m) > 2 * MACHINE_BYTES) {
-        shared_release(x->s);
+    if (x->s && is_too_large(x)) {
+        shared_leave(x->s);
         x->s = NULL;
     }
     if (!x->s)
@@ -87,7 +99,7 @@ void matcher_close(struct matcher *x)
     if (!x)
         return;
     pthread_mutex_lock(&x->g->lock);
-    shared_release(x->s);
+    shared_leave(x->s);
     pthread_mutex_unlock(&x->g->lock);
     grammar_close(x->g);
     ints_free(&x->ids);
@@ -101,7 +113,10 @@ int matcher_mask(struct matcher *x, uint32_t *bits, struct err *e)
     pthread_mutex_lock(&x->g->lock);
     int rc = prepare(x, e);
     if (rc == 0 && now(x)) {
+        size_t before = x->s->m->mask_bytes;
         const uint32_t *mask = config_mask(x->s->m, x->t, now(x));
+        if (x->s->m->mask_bytes != before)
+            memory_note(x->s);
         if (mask)
             memcpy(bits, mask, words * sizeof *bits);
         else

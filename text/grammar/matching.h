@@ -3,24 +3,55 @@
 #define SHARDLINE_TEXT_GRAMMAR_MATCHING_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include "text/grammar.h"
 #include "text/grammar/automaton.h"
 
-/* A machine with its users: the grammar, while it is the newest one, and matchers that began with it. */
+/* A machine with its users: the grammar, while it is the newest one, and matchers that began with it. Guarded
+ * by the grammar's lock. */
 struct shared_machine {
     struct machine *m;
-    int users; /* guarded by the grammar's lock */
+    struct grammar *g;
+    int matchers;
+    size_t bytes; /* of m, when memory_note() looked */
 };
 struct grammar {
     struct program program;
     _Atomic int refs;
     pthread_mutex_t lock; /* of machines and what they find out */
     struct shared_machine *now;
+    struct grammar_memory *memory; /* or NULL; it counts the grammar from here on: */
+    struct grammar *next;          /* guarded by memory->lock */
+    size_t bytes;                  /* of the program */
 };
-/* A machine for a vocabulary (NULL: any), one user more; under the lock. NULL: *e. */
+/* A machine for a vocabulary (NULL: any), one matcher more; under the lock. NULL: *e. */
 struct shared_machine *shared_take(struct grammar *g, const struct token_trie *t, struct err *e);
-/* One user less; under the lock (but by the grammar's last reference). */
-void shared_release(struct shared_machine *s);
+/* One matcher less; under the lock. NULL is allowed. */
+void shared_leave(struct shared_machine *s);
+/* The newest machine gets no new matchers; under the lock. */
+void shared_drop(struct grammar *g);
+
+/* --- memory.c --- */
+
+struct grammar_memory {
+    pthread_mutex_t lock; /* of what follows, but what is atomic */
+    size_t most, programs;
+    int refs;
+    struct grammar *first;
+    _Atomic size_t used;
+    _Atomic int machines; /* that matchers use */
+};
+/* Notes what a machine takes now, or that it is freed; under the grammar's lock. */
+void memory_note(struct shared_machine *s);
+void memory_forget(const struct shared_machine *s);
+/* More or fewer machines of g have matchers. */
+void memory_machines(const struct grammar *g, int more);
+/* Bytes that one machine of g should take. */
+size_t memory_share(const struct grammar *g);
+/* Is most of the space taken? */
+int memory_is_short(const struct grammar *g);
+/* g is freed: it counts no more. */
+void memory_leave(struct grammar *g);
 
 /* --- the vocabulary --- */
 

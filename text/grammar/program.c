@@ -35,6 +35,31 @@ void program_close(struct program *p)
     memset(p, 0, sizeof *p);
 }
 
+static size_t regex_size(const struct regex *r)
+{
+    size_t n = sizeof *r + r->cap_states * sizeof *r->state + r->cap_sets * sizeof *r->set;
+    for (size_t i = 0; i < r->n_sets; i++)
+        n += r->set[i].cap * sizeof *r->set[i].v;
+    return n + r->n_ranges * (sizeof *r->range + sizeof *r->class);
+}
+
+size_t program_size(const struct program *p)
+{
+    size_t n = p->cap_components * sizeof *p->component + p->cap_terminals * sizeof *p->terminal +
+               p->cap_nodes * sizeof *p->node + p->cap_rules * sizeof *p->rule +
+               p->cap_repeats * sizeof *p->repeat + p->cap_objects * sizeof *p->object +
+               (p->target.cap + p->word_component.cap) * sizeof *p->target.v + intern_size(&p->words);
+    for (size_t i = 0; i < p->n_components; i++) {
+        const struct component *c = &p->component[i];
+        n += (c->regex ? regex_size(c->regex) : 0) + c->words.cap * sizeof *c->words.node +
+             (size_t)c->words.n_words * sizeof *c->words.order;
+    }
+    for (size_t i = 0; i < p->n_objects; i++)
+        n += (size_t)p->object[i].n_keys * (sizeof *p->object->key + sizeof *p->object->word_of) +
+             (sizeof *p->object->rule_of_class << p->object[i].n_patterns);
+    return n;
+}
+
 void program_fail(struct program *p, int code, const char *fmt, ...)
 {
     char text[sizeof p->e->text];

@@ -91,6 +91,8 @@ struct program {
 /* Zeroes p; the calls below set *e once and do nothing from then on. */
 void program_begin(struct program *p, const struct work_limit *limit, struct err *e);
 void program_close(struct program *p); /* what p holds, not p */
+/* Bytes of memory that p holds. */
+size_t program_size(const struct program *p);
 /* Sets the error, unless one is set. */
 void program_fail(struct program *p, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Looks at the limit now and then. 0, or -1 once something has failed. */

@@ -130,11 +130,11 @@ def chats(server):
 s = Server(checkpoint, "--max-batch", 64, "--chat-template", template)
 if not claim("the server starts", s.port is not None, b"".join(s.err)):
     finish()
-bodies = [dict(DRAWN, seed=77 + i, logprobs=2, n=2, **case) for i, (case, _) in enumerate(CASES)]
+bodies = [dict(DRAWN, seed=77 + i, logprobs=2, **case) for i, (case, _) in enumerate(CASES)]
 alone = [answers(s, b) for b in bodies]
-others = [dict(DRAWN, seed=1000 + i, n=26, **CASES[i][0]) for i in range(2)]
-crowd = together([lambda b=b: answers(s, b) for b in bodies + others])
-claim("answers are the same among 52 others", crowd[:len(bodies)] == alone)
+others = [dict(DRAWN, seed=1000 + i, n=29, **CASES[i][0]) for i in range(2)]
+crowd = together([lambda b=b: answers(s, b) for b in others + bodies])
+claim("answers are the same alone and among 63", crowd[2:] == alone)
 generate(s, n_answers)
 raw_logprobs(s)
 refusals(s)
