@@ -1,4 +1,4 @@
-"""serve_speculate.py CHECKPOINT OTHER BROKEN few|all - answers with --speculate are those without, bit for bit:
+"""serve_speculate.py CHECKPOINT OTHER BROKEN few|usual|experts|all - answers with --speculate are those without, bit for bit:
 drafts from the text, by chance, from earlier answers, in every layout, when pages run out, with every field
 that looks at earlier tokens. OTHER is a model of the same tokens; BROKEN has a token whose embedding is NaN: as a draft it changes nothing."""
 import json
@@ -13,7 +13,7 @@ os.environ["SHARDLINE_DEVICE"] = os.path.join(os.environ["BIN"], "..", "tests", 
 NAN_ID = 250
 TEXT = "".join(f"line {i}: {i * i} is the square of {i}\n" for i in range(11, 15))
 LONG = TEXT * 3
-GREEDY = dict(max_tokens=60, temperature=0, ignore_eos=True, return_token_ids=True)
+GREEDY = dict(max_tokens=60 if part == "all" else 40, temperature=0, ignore_eos=True, return_token_ids=True)
 DRAWN = dict(GREEDY, temperature=0.7, top_p=0.95, seed=5)
 PROMPTS = [TEXT, LONG, "line", "the square of the square of", [10], TEXT[:64], TEXT[:63]]
 
@@ -126,7 +126,12 @@ MORE = [("replayed, on a device", ("--speculate", "ngram:7", "--device", "cuda")
         ("by chance, 2 replicas", ("--speculate", "ngram:3", "--replicas", 2), "random"),
         ("replayed, pp 2, cp 2", ("--speculate", "ngram:8", "--pp", 2, "--cp", 2), "replay")]
 
-for name, args, drafter in SERVERS + (MORE if part == "all" else []):
+EXPERTS = [("replayed, tp 2, ep 2", ("--speculate", "ngram:7", "--tp", 2, "--ep", 2), "replay"),
+           ("by chance, cp 2, ep 2", ("--speculate", "ngram:5", "--cp", 2, "--ep", 2), "random"),
+           ("its own model, tp 4, ep 4", ("--speculate", checkpoint + ":4", "--tp", 4, "--ep", 4), "always")]
+# in the quick set: the two servers whose drafts are mostly wrong and mostly right
+FEWER = [s for s in SERVERS if s[2] in ("random", "replay")]
+for name, args, drafter in dict(few=FEWER, usual=SERVERS, experts=SERVERS + EXPERTS, all=SERVERS + MORE)[part]:
     s = serve(name, args, drafter)
     if not s:
         continue

@@ -26,8 +26,8 @@ END
 
 speculated fp32 "${SERVE_SPECULATE:-few}"
 if [ "${SERVE_SPECULATE:-}" = all ]; then
-    speculated bf16 few --dtype bf16
-    speculated experts few --model tiny-moe
+    speculated bf16 usual --dtype bf16
+    speculated experts experts --model tiny-moe
 fi
 
 run pserve "$TMP/fp32/step-40" --speculate ngram:99
