@@ -115,4 +115,39 @@ void peft_merge_counts(const struct peft_merge *m, int64_t v[2]);
 /* Of the sums. ERR_INTEGRITY: the adapter is not zero, and has changed nothing. */
 int peft_merge_check(const struct peft_merge *m, const int64_t v[2], struct err *e);
 
+/* ---- computing with an adapter that is not merged ----
+ *
+ *     W[row][col] + scale * (left[row][0] right[0][col] + ... + left[row][r-1] right[r-1][col])
+ *
+ * W is a tensor of the model as its checkpoint shows it, or the matrix of one expert in it. Its left factor
+ * is B where the tensor is [out, in]; it is A where the tensor is [in, out] (GPT-2), or where PEFT takes the
+ * tensor so (experts before 0.19). */
+
+struct peft_fit;
+/* Finds what adapter changes in the model. *f owns adapter, also after an error; the model and the text path
+ * (its name in messages) are borrowed until peft_fit_close(). Reads no factors. ERR_CONFIG: the adapter is of
+ * another model: tensor and both shapes. ERR_USAGE: weights that are no floats; the adapter holds whole
+ * weights besides. */
+int peft_fit_open(struct peft_fit **f, struct ckpt *adapter, const char *path, const struct ckpt *model,
+                  struct err *e);
+void peft_fit_close(struct peft_fit *f); /* NULL is fine */
+
+struct peft_fit_tensor {
+    int tensor; /* of the model */
+    const struct peft_module *module;
+    int expert; /* of the module; -1: dim 0 of the tensor counts the experts */
+};
+/* Tensors of the model that the adapter changes, and number i of them. */
+int peft_fit_n(const struct peft_fit *f);
+struct peft_fit_tensor peft_fit_at(const struct peft_fit *f, int i);
+/* A hash of ranks and scales: with the digest of its tensors what an adapter computes. */
+uint64_t peft_fit_scales(const struct peft_fit *f);
+
+/* Of tensor i, expert x of its module: rows [at, at + n) of the left factor, out [n][r]; columns of the right
+ * one, out [r][n]. ERR_FORMAT: a value that is not finite. Several threads may read at once. */
+int peft_fit_left(const struct peft_fit *f, int i, int64_t x, int64_t at, int64_t n, double *out,
+                  struct err *e);
+int peft_fit_right(const struct peft_fit *f, int i, int64_t x, int64_t at, int64_t n, double *out,
+                   struct err *e);
+
 #endif

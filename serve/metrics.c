@@ -2,6 +2,8 @@
 #include "serve/metrics.h"
 
 #include <string.h>
+#include <time.h>
+#include "serve/adapters/adapter_names.h"
 
 /* Upper limits of the buckets; the last bucket has none. */
 enum scale { SECONDS, TOKENS, SCALES };
@@ -128,6 +130,28 @@ static void write_cache_config(struct json_out *o, const struct metrics *m, cons
                  l->cache_dtype ? l->cache_dtype : "auto", l->prefix_cache ? "True" : "False");
 }
 
+/* vLLM's gauge of adapters: names in labels, all engines together; the value is the time. */
+static void write_adapters(struct json_out *o, const struct metrics *const *m, int n, struct adapter_names *t)
+{
+    static const char *const label[METRIC_ADAPTERS] = { "running_lora_adapters", "waiting_lora_adapters" };
+    struct timespec now;
+    if (!adapter_names_were_used(t))
+        return;
+    clock_gettime(CLOCK_REALTIME, &now);
+    metrics_write_head(o, "vllm:lora_requests_info", "gauge",
+                       "adapters of running and waiting requests, in labels; the value is the time");
+    json_out_fmt(o, "vllm:lora_requests_info{max_lora=\"%d\"", ADAPTERS_MAX);
+    for (int k = 0; k < METRIC_ADAPTERS; k++) {
+        uint64_t bits[ADAPTERS_MAX / 64] = { 0 };
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < ADAPTERS_MAX / 64; j++)
+                bits[j] |= (uint64_t)m[i]->adapters[k][j];
+        json_out_fmt(o, ",%s=", label[k]);
+        adapter_names_write(t, bits, o);
+    }
+    json_out_fmt(o, "} %lld.%03ld\n", (long long)now.tv_sec, now.tv_nsec / 1000000);
+}
+
 void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const struct metrics_labels *l)
 {
     const char *before = "", *model = l->model;
@@ -135,6 +159,8 @@ void metrics_write(struct json_out *o, const struct metrics *const *m, int n, co
     metrics_write_head(o, "vllm:cache_config_info", "gauge", "the key-value cache, in labels; always 1");
     for (int k = 0; k < n; k++)
         write_cache_config(o, m[k], l, k);
+
+    write_adapters(o, m, n, l->adapters);
 
     for (int i = 0; i < GAUGE_COUNT; i++) {
         metrics_write_head(o, gauges[i].name, "gauge", gauges[i].help);

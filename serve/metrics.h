@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
+#include "serve/adapters/adapter_limits.h"
 #include "serve/api/json_out.h"
 
 /* enum, name, further label, help; rows of the same name are adjacent */
@@ -88,12 +89,17 @@ enum counter { METRIC_COUNTERS(X) COUNT_COUNT };
 enum hist { METRIC_HISTS(X) HIST_COUNT };
 #undef X
 
+/* Adapters of answers that are computed, and of those that wait. */
+enum { METRIC_ADAPTERS_RUNNING, METRIC_ADAPTERS_WAITING, METRIC_ADAPTERS };
+
 #define HIST_BUCKETS 24
+struct adapter_names;
 struct metrics {
     _Atomic int64_t gauge[GAUGE_COUNT], counter[COUNT_COUNT];
     struct {
         _Atomic int64_t bucket[HIST_BUCKETS], sum_micro;
     } hist[HIST_COUNT];
+    _Atomic int64_t adapters[METRIC_ADAPTERS][ADAPTERS_MAX / 64]; /* bits of slots, set by the engine */
 };
 /* Set a gauge, add n to a counter, put a value (seconds or tokens) into a histogram. Any thread. */
 void metric_set(struct metrics *m, enum gauge g, int64_t value);
@@ -107,7 +113,8 @@ struct metrics_labels {
     const char *cache_dtype; /* of keys and values; NULL: not known yet */
     int page_tokens;         /* positions in a key-value page */
     int prefix_cache;
-    int drafts; /* tokens ahead; 0: none are guessed, and nothing is said of them */
+    int drafts;                     /* tokens ahead; 0: none are guessed, and nothing is said of them */
+    struct adapter_names *adapters; /* NULL, or none was ever there: nothing is said of them */
 };
 /* Appends all metrics of n engines to o, told apart by the label engine. Any thread. */
 void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const struct metrics_labels *l);

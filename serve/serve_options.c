@@ -22,13 +22,16 @@ static const struct opt table[] = {
       "the chat template to use instead of the checkpoint's" },
     { OPT_TEXT,   "tool-parser",          AT(tool_parser),        NULL,        "NAME",
       "how the model writes tool calls, or none (default: what the chat template tells)" },
+    { OPT_LIST,   "lora",                 AT(lora),               NULL,        "NAME=DIR",
+      "a LoRA adapter of the model (PEFT: a folder or URL), which requests give as their model; may be given "
+      "again", 0, 0, OPT_ONE_WORD },
     { OPT_SWITCH, "lenient",              AT(lenient),            "0",         NULL,
       "ignore fields of a request that are unknown or not supported" },
     { OPT_TEXT,   "api-key-file",         AT(api_key_file),       NULL,        "FILE",
       "keys, one a line; every request must give one (health, version and the page are open)" },
     { OPT_TEXT,   "admin-key-file",       AT(admin_key_file),     NULL,        "FILE",
-      "keys of the operators, who may POST /admin/reload (without it no client may); a reload holds both "
-      "weights in memory" },
+      "keys of the operators, who may POST /admin/reload and load adapters (without it no client may); a "
+      "reload holds both weights in memory" },
     { OPT_TEXT,   "tls-cert",             AT(tls_cert),           NULL,        "FILE",
       "certificate chain (PEM): serve HTTPS instead of HTTP" },
     { OPT_TEXT,   "tls-key",              AT(tls_key),            NULL,        "FILE",
@@ -189,6 +192,13 @@ int server_check_options(struct server *s, const unsigned char *given, struct er
         return err_set(e, ERR_USAGE, "--tool-parser %.100s is not known: use one of %s, none",
                        s->o.tool_parser, names);
     }
+    for (int i = 0; i < s->o.lora.n; i++) {
+        const char *word = s->o.lora.item[i], *at = strchr(word, '=');
+        if (!at || at == word || !at[1])
+            return err_set(e, ERR_USAGE, "--lora %.200s is not NAME=DIR: give the adapter a name", word);
+    }
+    if (s->o.once && s->o.lora.n > 1)
+        return err_set(e, ERR_USAGE, "--once completes one prompt: --lora is there %d times", s->o.lora.n);
     if (!s->o.tls_cert != !s->o.tls_key)
         return err_set(e, ERR_USAGE, "--tls-cert and --tls-key go together: give both or none");
     return s->o.speculate ? draft_spec_parse(&s->drafts, s->o.speculate, e) : 0;

@@ -179,7 +179,8 @@ static int wait_background(struct server *s, struct err *e)
 static int open_files(struct background *a, void *arg, struct err *e)
 {
     struct server *s = arg;
-    return model_info_open(&s->loaded, s->path, &a->stop, e);
+    int rc = model_info_open(&s->loaded, s->path, &a->stop, e);
+    return rc < 0 ? rc : server_open_adapters(s, &a->stop, e);
 }
 
 /* Checks the layout against the model, reads the tokenizer, and sets what requests need to know. */
@@ -339,7 +340,8 @@ static int load_model(struct server *s, struct err *e)
                               .dt = server_dtype(s),
                               .fast = s->o.numerics,
                               .max_rows = step_model_rows(&s->ranks, &step),
-                              .max_pos = s->service.ctx };
+                              .max_pos = s->service.ctx,
+                              .adapter_rank = s->adapter_start.rank };
     int rc = model_open(&l->m, &l->cfg, &how, e);
 
     l->has_model = rc >= 0;
@@ -380,6 +382,7 @@ static int open_engine(struct server *s, struct err *e)
                                .world = s->world,
                                .ranks = s->ranks,
                                .loaded = &s->loaded,
+                               .adapters = s->adapter_start.rank ? &s->adapters : NULL,
                                .n_here = comm_local_size(s->mesh.all),
                                .size = s->size,
                                .drafts = s->drafts,
@@ -406,14 +409,13 @@ static void log_loaded(struct server *s, double seconds)
 
 int server_open(struct server *s, int argc, char **argv, struct err *e)
 {
-    struct opt_args args = { 0 };
     double begin = clock_s();
     unsigned char given[SERVE_OPTIONS_MAX];
-    int rc = opt_parse(&pserve_program, argc, argv, &s->o, &args, given, e);
+    int rc = opt_parse(&pserve_program, argc, argv, &s->o, &s->args, given, e);
 
     if (rc)
         return rc;
-    s->path = args.item[0];
+    s->path = s->args.item[0];
     TRY(server_check_options(s, given, e));
     name_model(s);
 
@@ -421,12 +423,14 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     background_start(&s->background, open_files, s, NULL);
     TRY(wait_background(s, e));
     TRY(comm_agree(s->mesh.all, open_tables(s, e), e));
+    TRY(comm_agree(s->mesh.all, server_name_adapters(s, e), e));
     TRY(server_share_sizes(s, e));
 
     TRY(comm_agree(s->mesh.all, open_replicas(s, e), e));
     TRY(comm_agree(s->mesh.all, open_http(s, e), e));
     world_pin(s->world, s->dev->pool); /* after open_http: its threads may use all CPUs */
     TRY(load_model(s, e));
+    TRY(server_load_adapters(s, e));
 
     /* without a fingerprint where the bits are not the contract's */
     if (!s->loaded.m.fast && s->loaded.m.grain == s->loaded.cfg.grain)
@@ -440,7 +444,6 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
         print_ready(s);
     rc = 0;
 out:
-    opt_free(&pserve_program, NULL, &args);
     return rc;
 }
 
@@ -462,11 +465,13 @@ void server_close(struct server *s, int rc)
 {
     if (rc < 0)
         atomic_store(&s->service.state, SERVICE_FAILED);
+    server_end_adapters(s);
     link_front_close(s->front);
     link_back_close(s->back);
     http_server_close(s->http, GRACE_S);
     engine_close(&s->engine);
     router_close(&s->router);
+    server_close_adapters(s);
     model_info_close(&s->loaded);
     response_store_close(s->service.responses);
     grammar_cache_close(s->service.grammars);
@@ -489,4 +494,6 @@ void server_close(struct server *s, int rc)
         dev_close(s->dev);
     trace_close(s->trace);
     log_close(&s->log);
+    if (s->path)
+        opt_free(&pserve_program, &s->o, &s->args);
 }

@@ -6,6 +6,8 @@
 #include "base/log.h"
 #include "base/opt.h"
 #include "base/trace.h"
+#include "serve/adapters/adapter_commands.h"
+#include "serve/adapters/adapter_set.h"
 #include "serve/engine/engine.h"
 #include "serve/http/http_server.h"
 #include "serve/replicas/link.h"
@@ -20,6 +22,7 @@ struct serve_opts {
         prefill_chunk, threads, max_tokens, seed;
     const char *host, *api_key_file, *cors_origin, *allow_host, *access_log, *admin_key_file, *tls_cert,
         *tls_key, *model_name, *speculate, *chat_template, *tool_parser, *device, *transport, *once, *trace;
+    struct opt_list lora;
     double temperature, request_timeout_s, receive_timeout_s;
     int dtype, numerics, prefix_cache, lenient, verbose;
 };
@@ -27,8 +30,19 @@ enum { SERVE_DTYPE_STORED, SERVE_DTYPE_FP32, SERVE_DTYPE_BF16 };
 enum { SERVE_OPTIONS_MAX = 64 }; /* rows of the table, at most */
 extern const struct opt_program pserve_program;
 
+/* The adapters of --lora until they are read (server_adapters.c). */
+struct adapter_start {
+    int n;
+    struct adapter_file *file;     /* [n] */
+    struct adapter_name **name;    /* [n] on rank 0 */
+    struct param_table table;      /* of the model */
+    int64_t rank;                  /* the largest that the server has room for; 0: it has no adapters */
+    struct adapter_reaper *reaper; /* rank 0, where operators may load adapters */
+};
+
 struct server {
     struct serve_opts o;
+    struct opt_args args;
     const char *path; /* of the checkpoint */
     char name[256];   /* of the model */
     struct log log;
@@ -42,6 +56,8 @@ struct server {
     struct comm *self; /* this rank alone, where a checkpoint makes drafts; else NULL */
     struct model_info loaded;
     struct background background; /* reads tables, then weights, during the start */
+    struct adapter_set adapters;
+    struct adapter_start adapter_start;
     struct service service;
     struct metrics metrics;
     struct keys keys, admin_keys;
@@ -76,6 +92,17 @@ int64_t server_kv_bytes(const struct server *s);
  * dp have in training: dp is cp here. And a rank's place in that layout. */
 struct layout server_layout(const struct server *s);
 struct rank_at server_place(const struct server *s);
+/* server_adapters.c: opens the adapters of --lora; the checkpoint is open. Any thread, not collective. */
+int server_open_adapters(struct server *s, const volatile sig_atomic_t *stop, struct err *e);
+/* Gives them their names on rank 0, and says how large they may be. Not collective. */
+int server_name_adapters(struct server *s, struct err *e);
+/* Bytes of this rank's parts of them, or an error. m: from model_shape(). Not collective. */
+int64_t server_measure_adapters(const struct server *s, const struct model *m, struct err *e);
+/* Reads them, when the model is open. Collective. */
+int server_load_adapters(struct server *s, struct err *e);
+/* Ends the thread that frees adapters; and then, when no request is left, frees everything. */
+void server_end_adapters(struct server *s);
+void server_close_adapters(struct server *s);
 /* server_once.c: completes the prompt of --once to stdout. Collective. */
 int server_run_once(struct server *s, struct err *e);
 

@@ -2,6 +2,7 @@
 #include "serve/server.h"
 
 #include <stdio.h>
+#include <string.h>
 #include "serve/api/openai.h"
 
 /* The options of --once as a completion request. */
@@ -11,6 +12,12 @@ static int make_request(struct server *s, struct request **out, struct err *e)
     struct fault f;
     json_out_text(&body, "{\"prompt\":");
     json_out_string(&body, s->o.once);
+    if (s->o.lora.n) { /* with its adapter */
+        char name[ADAPTER_NAME_MAX + 2];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(s->o.lora.item[0], "="), s->o.lora.item[0]);
+        json_out_text(&body, ",\"model\":");
+        json_out_string(&body, name);
+    }
     json_out_fmt(&body, ",\"max_tokens\":%lld,\"temperature\":%.17g,\"seed\":%lld}",
                  (long long)s->o.max_tokens, s->o.temperature, (long long)s->o.seed);
     int rc = body.failed ? err_set(e, ERR_MEMORY, "no memory for the prompt") : 0;

@@ -85,8 +85,9 @@ static int64_t work_bytes(const struct server *s, struct model *m, int64_t ctx)
     const struct step_limits step = engine_step(&s->size);
 
     m->tp = s->ranks.tp; /* borrowed: its size is asked for */
-    return (int64_t)(step_work_measure(m, &s->ranks, &step) +
-                     model_tables_measure(m, step_model_rows(&s->ranks, &step), ctx));
+    const int64_t rows = step_model_rows(&s->ranks, &step);
+    return (int64_t)(step_work_measure(m, &s->ranks, &step) + model_tables_measure(m, rows, ctx) +
+                     adapter_room_measure(m, rows, s->adapter_start.rank));
 }
 
 /* The shape of this rank's part of the model, if it were on that stage; the caller closes m. */
@@ -136,12 +137,13 @@ static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct 
     int rc = shape_rank(s, replica_pp_rank(&s->ranks), &m, e);
     if (rc < 0)
         return rc;
-    int64_t kv = rank_kv_bytes(s, &m), work = work_bytes(s, &m, s->service.ctx);
-    bytes[MEM_PARAMS] = (int64_t)resident_measure(&m, &reading);
+    int64_t kv = rank_kv_bytes(s, &m), work = work_bytes(s, &m, s->service.ctx),
+            adapters = server_measure_adapters(s, &m, e);
+    bytes[MEM_PARAMS] = (int64_t)resident_measure(&m, &reading) + adapters;
     bytes[MEM_KV] = kv;
     bytes[MEM_WORK] = (int64_t)reading > kv + work ? (int64_t)reading - kv : work;
     model_close(&m);
-    return 0;
+    return adapters < 0 ? (int)adapters : 0;
 }
 
 /* Refuses weights and pages that the machine, or a GPU, does not hold. Collective. */

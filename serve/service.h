@@ -10,6 +10,7 @@
 #include "text/tools.h"
 
 struct grammar_cache;
+struct adapter_names;
 struct metrics;
 struct response_store;
 struct template;
@@ -33,12 +34,13 @@ struct embedding_habits {
 struct service {
     _Atomic int state; /* enum service_state */
     struct load_progress load;
-    const char *model;     /* the name that requests may give */
-    struct tokenizer *tok; /* NULL: this model takes token ids only */
-    int64_t vocab;         /* token ids are below it */
-    int64_t hidden;        /* elements of a hidden state */
-    int64_t ctx;           /* tokens of a prompt and its answer together, at most */
-    int n_eos;             /* generation stops at each of eos[] */
+    const char *model;              /* the name that requests may give */
+    struct adapter_names *adapters; /* what else they may give; NULL: nothing */
+    struct tokenizer *tok;          /* NULL: this model takes token ids only */
+    int64_t vocab;                  /* token ids are below it */
+    int64_t hidden;                 /* elements of a hidden state */
+    int64_t ctx;                    /* tokens of a prompt and its answer together, at most */
+    int n_eos;                      /* generation stops at each of eos[] */
     int32_t eos[SERVICE_EOS_MAX];
     int64_t created; /* seconds since 1970 */
     /* of new answers: contract version, dtype and weights_digest, or ""; used by the engine's thread only */

@@ -101,7 +101,7 @@ int merge_no_memory(const struct peft_merge *m, struct err *e)
     return err_set(e, ERR_MEMORY, "%s: no memory to merge it", m->path);
 }
 
-static void merge_free(void *p)
+void merge_free(void *p)
 {
     struct peft_merge *m = p;
     if (!m)
@@ -125,7 +125,7 @@ static void read_type(struct peft_merge *m)
     json_decref(o);
 }
 
-static int prepare(struct peft_merge *m, const struct ckpt *c, struct err *e)
+int merge_prepare(struct peft_merge *m, const struct ckpt *c, struct err *e)
 {
     size_t n = (size_t)ckpt_n_tensors(c);
     int rc = peft_read(&m->a, m->adapter, e);
@@ -193,7 +193,7 @@ int peft_merge_open(struct peft_merge **out, struct ckpt **c, const struct peft_
         goto out;
     }
     m->adapter = from->adapter;
-    TRY(prepare(m, *c, e));
+    TRY(merge_prepare(m, *c, e));
     rc = open_view(m, c, from->digest, e);
     if (rc >= 0)
         *out = m;

@@ -30,6 +30,10 @@ struct peft_merge {
     _Atomic int64_t moved, changed; /* elements with a sum that is not zero; with other bits */
 };
 
+/* Reads m->adapter and finds the tensors of c that it changes. After an error merge_free() is needed, too. */
+int merge_prepare(struct peft_merge *m, const struct ckpt *c, struct err *e);
+/* Frees m, and the adapter. NULL is fine. */
+void merge_free(void *m);
 /* Sets ERR_MEMORY. */
 int merge_no_memory(const struct peft_merge *m, struct err *e);
 /* Finds what every tensor of c takes of the adapter: m->job[0 .. m->n_jobs). All of the adapter must have its
@@ -38,6 +42,11 @@ int merge_find_jobs(struct peft_merge *m, const struct ckpt *c, struct err *e);
 /* Adds the module of a job to elements [lo, hi) of box b, which dst holds as they are stored. */
 int merge_add_module(const struct merge_job *j, const struct box *b, int64_t lo, int64_t hi, char *dst,
                      struct err *e);
+
+/* Of expert x of a job's module: rows [at, at + n) of the left factor, out [n][r], or columns of the right
+ * one, out [r][n]; see peft.h. */
+int merge_factor(const struct merge_job *j, int64_t x, int is_right, int64_t at, int64_t n, double *out,
+                 struct err *e);
 
 /* ---- arithmetic (merge_row.c) ---- */
 

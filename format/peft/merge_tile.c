@@ -1,5 +1,6 @@
 /* merge_tile.c - an adapter's product for one part of a weight, tile by tile; see merge_priv.h. */
 #include <stdlib.h>
+#include <string.h>
 #include "format/fmt.h"
 #include "format/peft/merge_priv.h"
 
@@ -66,20 +67,27 @@ static int read_b(const struct tile *t, int64_t at, int64_t n, int by_rank, doub
     return rc;
 }
 
-static int read_tile(const struct tile *t, struct err *e)
+/* Rows [row, row + n) of the left factor. */
+static int read_left(const struct tile *t, int64_t row, int64_t n, double *out, struct err *e)
 {
     const struct merge_job *j = t->j;
-    int rc;
-    if (j->mod->is_embedding) { /* W[row][col] += B[col] A[row]: an embedding's A counts its rows */
-        rc = read_a(t, t->row, t->n_rows, 1, t->left, e);
-        return rc < 0 ? rc : read_b(t, t->col, t->n_cols, 1, t->right, e);
-    }
-    if (j->transposed) {
-        rc = read_a(t, t->row + j->first_row, t->n_rows, 1, t->left, e);
-        return rc < 0 ? rc : read_b(t, t->col, t->n_cols, 1, t->right, e);
-    }
-    rc = read_b(t, t->row + j->first_row, t->n_rows, 0, t->left, e);
-    return rc < 0 ? rc : read_a(t, t->col, t->n_cols, 0, t->right, e);
+    if (j->mod->is_embedding) /* W[row][col] += B[col] A[row]: an embedding's A counts its rows */
+        return read_a(t, row, n, 1, out, e);
+    return j->transposed ? read_a(t, row + j->first_row, n, 1, out, e)
+                         : read_b(t, row + j->first_row, n, 0, out, e);
+}
+
+/* Columns [col, col + n) of the right factor. */
+static int read_right(const struct tile *t, int64_t col, int64_t n, double *out, struct err *e)
+{
+    return t->j->mod->is_embedding || t->j->transposed ? read_b(t, col, n, 1, out, e)
+                                                       : read_a(t, col, n, 0, out, e);
+}
+
+static int read_tile(const struct tile *t, struct err *e)
+{
+    int rc = read_left(t, t->row, t->n_rows, t->left, e);
+    return rc < 0 ? rc : read_right(t, t->col, t->n_cols, t->right, e);
 }
 
 /* Adds the module to rows of n_cols columns each, `stride` elements apart, from out on. */
@@ -122,6 +130,31 @@ static int tile_alloc(struct tile *t, int64_t *cols, struct err *e)
     return t->left && t->right && t->raw ? 0 : merge_no_memory(t->j->m, e);
 }
 
+static void tile_free(struct tile *t)
+{
+    free(t->left);
+    free(t->right);
+    free(t->raw);
+}
+
+int merge_factor(const struct merge_job *j, int64_t x, int is_right, int64_t at, int64_t n, double *out,
+                 struct err *e)
+{
+    struct tile t = { .j = j, .e = x };
+    const int64_t r = j->mod->rank;
+    int64_t most = 0;
+    int rc = tile_alloc(&t, &most, e);
+    most = is_right ? most : ROWS;
+    for (int64_t i = 0, k; i < n && rc >= 0; i += k) {
+        k = n - i < most ? n - i : most;
+        rc = is_right ? read_right(&t, at + i, k, t.right, e) : read_left(&t, at + i, k, out + i * r, e);
+        for (int64_t row = 0; row < r && is_right && rc >= 0; row++)
+            memcpy(out + row * n + i, t.right + row * k, sizeof *out * (size_t)k);
+    }
+    tile_free(&t);
+    return rc < 0 ? rc : 0;
+}
+
 /* Adds the module to n_rows rows of box b, whole in the box's width, from row `row` of the matrices of expert
  * e on. */
 static int add_rows(struct tile *t, int64_t col, int64_t n_cols, int64_t most, char *out, struct err *e)
@@ -162,8 +195,6 @@ int merge_add_module(const struct merge_job *j, const struct box *b, int64_t lo,
         rc = add_rows(&t, b->start[d + 1] + col, end, most, dst + stored_bytes(j->t->dtype, at - lo), e);
         at += n * end;
     }
-    free(t.left);
-    free(t.right);
-    free(t.raw);
+    tile_free(&t);
     return rc < 0 ? rc : 0;
 }

@@ -1,6 +1,7 @@
 /* answer.c - what goes back to the client: answers, events of a stream, errors. See openai.h. */
 #include <stdlib.h>
 #include <string.h>
+#include "serve/adapters/adapter_names.h"
 #include "serve/api/answer.h"
 #include "serve/api/chat_tools.h"
 
@@ -211,7 +212,7 @@ static void write_head(struct json_out *o, const struct request *rq)
                                       : "chat.completion";
     json_out_fmt(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", rq->id, object,
                  (long long)rq->created);
-    json_out_string(o, rq->sv->model);
+    json_out_string(o, request_model(rq));
     json_out_text(o, ",\"system_fingerprint\":");
     json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
     json_out_text(o, ",\"choices\":[");
@@ -388,19 +389,50 @@ void openai_error(struct json_out *o, const struct fault *f)
     json_out_text(o, "}}");
 }
 
-void openai_model(struct json_out *o, const struct service *sv)
+/* root: where it comes from; parent: the model of an adapter, else NULL. */
+static void write_model(struct json_out *o, const struct service *sv, const char *name, int64_t created,
+                        const char *root, const char *parent)
 {
     json_out_text(o, "{\"id\":");
-    json_out_string(o, sv->model);
+    json_out_string(o, name);
     json_out_fmt(o, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"shardline\",\"root\":",
-                 (long long)sv->created);
-    json_out_string(o, sv->model);
-    json_out_fmt(o, ",\"parent\":null,\"max_model_len\":%lld}", (long long)sv->ctx);
+                 (long long)created);
+    json_out_string(o, root);
+    json_out_text(o, ",\"parent\":");
+    json_out_string(o, parent);
+    json_out_fmt(o, ",\"max_model_len\":%lld}", (long long)sv->ctx);
+}
+
+int openai_model(struct json_out *o, const struct service *sv, const char *name)
+{
+    if (!strcmp(name, sv->model)) {
+        write_model(o, sv, sv->model, sv->created, sv->model, NULL);
+        return 0;
+    }
+    struct adapter_name *a = adapter_names_find(sv->adapters, name);
+    if (a)
+        write_model(o, sv, a->name, a->created, a->path, sv->model);
+    adapter_name_release(a);
+    return a ? 0 : -1;
+}
+
+struct model_list {
+    struct json_out *o;
+    const struct service *sv;
+};
+
+static void add_adapter(void *arg, const struct adapter_name *a)
+{
+    const struct model_list *l = arg;
+    json_out_text(l->o, ",");
+    write_model(l->o, l->sv, a->name, a->created, a->path, l->sv->model);
 }
 
 void openai_models(struct json_out *o, const struct service *sv)
 {
     json_out_text(o, "{\"object\":\"list\",\"data\":[");
-    openai_model(o, sv);
+    struct model_list l = { o, sv };
+    openai_model(o, sv, sv->model);
+    adapter_names_each(sv->adapters, add_adapter, &l);
     json_out_text(o, "]}");
 }

@@ -5,7 +5,7 @@
 void generate_write_head(struct json_out *o, const struct request *rq)
 {
     json_out_fmt(o, "{\"request_id\":\"%s\",\"created\":%lld,\"model\":", rq->id, (long long)rq->created);
-    json_out_string(o, rq->sv->model);
+    json_out_string(o, request_model(rq));
     json_out_text(o, ",\"system_fingerprint\":");
     json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
     json_out_text(o, ",\"choices\":[");

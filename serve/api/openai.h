@@ -30,14 +30,14 @@ int openai_parse_of(const struct service *sv, enum endpoint endpoint, int key, c
 /* Append to o. A request's choices belong to the engine's thread until it is done. openai_answer: the whole
  * answer. openai_event: an event of a stream with what is new in a choice; text_end: bytes of its text that
  * may be sent. openai_end: the last events of a stream. openai_stream_error: the last one of a stream that
- * failed. openai_error: an error object. openai_model,
- * openai_models: the model object, and the list of models. */
+ * failed. openai_error: an error object. openai_model: the model or adapter of that name; 0, or -1: there is
+ * none. openai_models: the list of all. */
 void openai_answer(struct json_out *o, const struct request *rq);
 void openai_event(struct json_out *o, struct choice *c, size_t text_end);
 void openai_end(struct json_out *o, struct request *rq);
 void openai_stream_error(struct json_out *o, const struct request *rq, const struct fault *f);
 void openai_error(struct json_out *o, const struct fault *f);
-void openai_model(struct json_out *o, const struct service *sv);
+int openai_model(struct json_out *o, const struct service *sv, const char *name);
 void openai_models(struct json_out *o, const struct service *sv);
 
 #endif

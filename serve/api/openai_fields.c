@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "serve/api/structured.h"
+#include "serve/adapters/adapter_names.h"
 #include "serve/doors/embeddings.h"
 
 #define BAD 400
@@ -23,9 +24,16 @@ static int read_model(struct request *rq, const json_t *v, struct fault *f)
 {
     if (!json_is_string(v))
         return fault_set(f, BAD, "model", "model must be a text");
-    if (strcmp(json_string_value(v), rq->sv->model))
-        return fault_set(f, 404, "model", "model '%.100s' is not served here: use '%s'", json_string_value(v),
-                         rq->sv->model);
+    const char *name = json_string_value(v);
+    if (!strcmp(name, rq->sv->model))
+        return 0;
+    struct adapter_name *a = adapter_names_find(rq->sv->adapters, name);
+    if (!a)
+        return fault_set(f, 404, "model", "model '%.100s' is not served here: use '%s'", name, rq->sv->model);
+    rq->adapter_name = a;
+    rq->adapter = a->slot;
+    snprintf(rq->adapter_digest, sizeof rq->adapter_digest, "%s", a->digest);
+    snprintf(rq->model, sizeof rq->model, "%s", a->name);
     return 0;
 }
 

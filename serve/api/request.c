@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/log.h"
+#include "serve/adapters/adapter_names.h"
 #include "serve/api/chat_tools.h"
 
 /* Last tokens of the prompt that the text of an answer depends on: more than a run of byte tokens. */
@@ -68,6 +69,8 @@ void request_set_name(struct request *rq, const char *name)
     snprintf(rq->id, sizeof rq->id, "%s%s", prefix[rq->endpoint], rq->name);
 }
 
+const char *request_model(const struct request *rq) { return rq->model[0] ? rq->model : rq->sv->model; }
+
 /* ---- open and close ---- */
 
 struct request *request_new(const struct service *sv)
@@ -121,6 +124,8 @@ void request_release(struct request *rq)
         free(rq->stop[i]);
     free(rq->stop);
     free(rq->salt);
+    free(rq->cache_key);
+    adapter_name_release(rq->adapter_name);
     free(rq->about);
     free(rq->history);
     free(rq->stop_ids);
@@ -184,7 +189,8 @@ static void choice_open_seq(struct choice *c)
 {
     int scores = choice_scores_prompt(c);
     c->seq.owner = c;
-    c->seq.salt = c->rq->salt;
+    c->seq.salt = c->rq->cache_key;
+    c->seq.adapter = c->rq->adapter;
     c->seq.priority = c->rq->priority;
     if (c->rq->endpoint == ENDPOINT_EMBEDDINGS) {
         c->seq.n_ids = c->n_ids;
@@ -248,13 +254,28 @@ static int choice_open_matcher(struct choice *c)
     return t ? matcher_open(&c->matcher, rq->grammar, t, &e) : -1;
 }
 
+/* What the pages of its prompts are shared under. The first letter tells whether there is an adapter, so that
+ * no salt of a client stands for one. */
+static int make_cache_key(struct request *rq)
+{
+    const char *digest = rq->adapter_digest, *salt = rq->salt ? rq->salt : "";
+    size_t n = strlen(digest) + strlen(salt) + 3;
+    if (!rq->adapter && !rq->salt)
+        return 0;
+    rq->cache_key = malloc(n);
+    if (!rq->cache_key)
+        return -1;
+    snprintf(rq->cache_key, n, "%c%s%s%s", rq->adapter ? 'a' : 's', digest, rq->salt ? " " : "", salt);
+    return 0;
+}
+
 int request_open_choices(struct request *rq)
 {
     int n = rq->n_prompts * (int)rq->n;
 
     rq->tops = choice_tops(rq, 0) > choice_tops(rq, 1) ? choice_tops(rq, 0) : choice_tops(rq, 1);
     rq->choice = calloc((size_t)n, sizeof *rq->choice);
-    if (!rq->choice)
+    if (!rq->choice || make_cache_key(rq) < 0)
         return -1;
     rq->n_choices = n;
     for (int i = 0; i < n; i++) {

@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include "serve/adapters/adapter_limits.h"
 #include "serve/api/json_out.h"
 #include "serve/api/structured.h"
 #include "serve/engine/draft.h"
@@ -20,6 +21,8 @@
 #define LOGPROBS_MAX 20
 #define WATCH_MAX 128 /* ids of logprob_token_ids */
 #define REQUEST_NAME_MAX 64
+#define FINGERPRINT_MAX \
+    128 /* "contract1-fp32-DIGEST", of an adapter's answers "-lora-" and its digest behind it */
 #define ANSWER_DEFAULT 16 /* tokens of a completion, as OpenAI has it */
 
 struct prompt {
@@ -149,11 +152,16 @@ struct request {
     /* of a chat: is its text divided into parts, is that where a call may be, did the prompt open the
      * reasoning? */
     int divided, calls, in_reasoning;
+    int32_t adapter;                         /* the slot of its adapter; 0: the model itself */
+    char adapter_digest[ADAPTER_DIGEST_MAX]; /* "": none */
+    char model[ADAPTER_NAME_MAX + 1];        /* the adapter's name; "": the model's own */
     int separate_reasoning, parallel_tools;
     enum tool_choice tool_choice;
     int n_stop, n_stop_ids, n_watch, n_prompts, n_choices;
 
-    char **stop, *salt; /* owned; salt: of the prefix cache, or NULL */
+    char **stop, *salt; /* owned; salt: the client's, or NULL */
+    char *cache_key;    /* owned: what pages are shared under, salt and adapter; NULL: neither */
+    struct adapter_name *adapter_name; /* a reference, in the process that speaks HTTP; else NULL */
     int32_t *stop_ids;
     int32_t *watch; /* [n_watch] logprob_token_ids: the top entries of generated tokens are theirs */
     char *about;    /* /v1/responses: members of the answer that the request decides, as JSON; or NULL */
@@ -165,7 +173,8 @@ struct request {
     struct prompt *prompt;
     struct choice *choice; /* [n_prompts * n] */
     const struct service *sv;
-    char fingerprint[128]; /* of the weights that answer; FIRST+LAST when they were swapped meanwhile */
+    /* of the weights that answer, an adapter's too; FIRST+LAST when they were swapped meanwhile */
+    char fingerprint[2 * FINGERPRINT_MAX];
 
     /* the engine's (or the link's, where the engine is in another process): */
     int n_open;          /* choices that are not finished */
@@ -198,6 +207,8 @@ int request_name_valid(const char *name);
 void request_set_name(struct request *rq, const char *name);
 /* A request with all defaults, one reference; NULL: no memory. */
 struct request *request_new(const struct service *sv);
+/* The name of the model that answers it. */
+const char *request_model(const struct request *rq);
 /* Releases a reference; the last one frees rq. NULL is fine. Any thread. */
 void request_release(struct request *rq);
 /* Makes the choices, once parameters and prompts are set. Those that need no computation at all are finished.

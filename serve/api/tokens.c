@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/jx.h"
+#include "serve/adapters/adapter_names.h"
 #include "serve/api/chat.h"
 #include "serve/api/openai.h"
 #include "serve/api/prompt_text.h"
@@ -31,7 +32,7 @@ static int check_fields(const struct service *sv, const json_t *body, const char
 
     const json_t *model = json_object_get(body, "model");
     if (model && !json_is_null(model) &&
-        (!json_is_string(model) || strcmp(json_string_value(model), sv->model)))
+        (!json_is_string(model) || !adapter_names_serve(sv, json_string_value(model))))
         return fault_set(f, json_is_string(model) ? 404 : BAD, "model",
                          "this is not a model that is served here: use '%s'", sv->model);
     return sv->tok

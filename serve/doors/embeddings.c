@@ -100,7 +100,7 @@ void embeddings_answer(struct json_out *o, const struct request *rq)
         tokens += rq->choice[i].prompt->n;
     }
     json_out_text(o, "],\"model\":");
-    json_out_string(o, rq->sv->model);
+    json_out_string(o, request_model(rq));
     json_out_text(o, ",\"system_fingerprint\":");
     json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
     json_out_fmt(o, ",\"usage\":{\"prompt_tokens\":%lld,\"total_tokens\":%lld}}", (long long)tokens,

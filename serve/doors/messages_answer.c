@@ -81,7 +81,7 @@ static void write_message(struct json_out *o, const struct request *rq, int ende
     const struct choice *c = rq->choice;
 
     json_out_fmt(o, "{\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", rq->id);
-    json_out_string(o, rq->sv->model);
+    json_out_string(o, request_model(rq));
     json_out_text(o, ",\"system_fingerprint\":");
     json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
     json_out_text(o, ",\"content\":[");

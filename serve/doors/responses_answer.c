@@ -122,7 +122,7 @@ static void write_response(struct json_out *o, const struct request *rq, enum st
     }
     json_out_fmt(o, ",\"incomplete_details\":%s,\"model\":",
                  status == INCOMPLETE ? "{\"reason\":\"max_output_tokens\"}" : "null");
-    json_out_string(o, rq->sv->model);
+    json_out_string(o, request_model(rq));
     json_out_text(o, ",\"system_fingerprint\":");
     json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
     json_out_fmt(o, ",%s,\"output\":[", rq->about);

@@ -6,8 +6,8 @@
  *     ring    … answer -1 answer -1 answer      the oldest tokens are overwritten
  *     head    hash of three tokens -> the last place where they end; before: the place before that
  *
- * Answers under another cache_salt are not looked at: how fast an answer comes must not tell what others
- * asked. */
+ * Answers under another cache_salt, or of another adapter, are not looked at: how fast an answer comes must
+ * not tell what others asked. */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -39,7 +39,7 @@ static void close_suffix(void *state) { free(state); }
 
 static uint32_t salt_of(const struct choice *c)
 {
-    const char *salt = c->rq->salt;
+    const char *salt = c->rq->cache_key;
     return salt ? (uint32_t)XXH3_64bits(salt, strlen(salt)) | 1 : 0;
 }
 

@@ -79,6 +79,7 @@ int engine_open(struct engine *en, const struct engine_setup *in, struct err *e)
     }
     TRY(step_message_open(&en->message, in->size.max_seqs, e));
     TRY(step_work_open(&en->work, m, &in->ranks, &step, e));
+    en->work.adapters = in->adapters;
     if (in->router)
         TRY(open_planner(en, m, e));
     rc = 0;
@@ -103,12 +104,19 @@ void engine_close(struct engine *en)
 
 /* ---- requests ---- */
 
+/* The fingerprint of a request's answer with the present weights. */
+static void fingerprint_of(const struct engine *en, const struct request *rq, char out[FINGERPRINT_MAX])
+{
+    const char *now = en->in.sv->fingerprint;
+    snprintf(out, FINGERPRINT_MAX, *now && rq->adapter ? "%s-lora-%s" : "%s", now, rq->adapter_digest);
+}
+
 /* Puts a request's choices into the scheduler. */
 static void start_request(struct engine *en, struct request *rq)
 {
     rq->next = en->active;
     en->active = rq;
-    snprintf(rq->fingerprint, sizeof rq->fingerprint, "%s", en->in.sv->fingerprint);
+    fingerprint_of(en, rq, rq->fingerprint);
     for (int i = 0; i < rq->n_choices; i++) {
         struct choice *c = &rq->choice[i];
         c->seq.wants_rows |= drafts_want_rows(&en->drafts);
@@ -237,6 +245,17 @@ static void fail_timed_out(struct engine *en)
 
 /* ---- steps ---- */
 
+/* The slots of the adapters of a list of sequences, as bits. */
+static void set_adapters(_Atomic int64_t bits[ADAPTERS_MAX / 64], const struct seq_list *l)
+{
+    uint64_t now[ADAPTERS_MAX / 64] = { 0 };
+    for (const struct seq *q = l->first; q; q = q->next)
+        if (q->adapter)
+            now[(q->adapter - 1) / 64] |= (uint64_t)1 << (q->adapter - 1) % 64;
+    for (int i = 0; i < ADAPTERS_MAX / 64; i++)
+        atomic_store_explicit(&bits[i], (int64_t)now[i], memory_order_relaxed);
+}
+
 /* Brings the metrics up to date. */
 static void update_metrics(struct engine *en)
 {
@@ -246,6 +265,10 @@ static void update_metrics(struct engine *en)
     for (int g = 0; g < s->n_groups; g++) {
         int64_t n = s->pages[g].n_pages, used = (n - pages_free(&s->pages[g])) * 1000000 / n;
         usage = used > usage ? used : usage;
+    }
+    if (m) {
+        set_adapters(m->adapters[METRIC_ADAPTERS_RUNNING], &s->running);
+        set_adapters(m->adapters[METRIC_ADAPTERS_WAITING], &s->waiting);
     }
     metric_set(m, GAUGE_RUNNING, s->running.n);
     metric_set(m, GAUGE_WAITING, s->waiting.n);
@@ -263,26 +286,27 @@ static void update_metrics(struct engine *en)
 /* The weights have changed: requests that have begun get both fingerprints, the others the new one. */
 static void mark_swap(struct engine *en)
 {
-    const char *now = en->in.sv->fingerprint;
+    char now[FINGERPRINT_MAX];
     for (struct request *rq = en->active; rq; rq = rq->next) {
         int started = 0;
+        fingerprint_of(en, rq, now);
         for (int i = 0; i < rq->n_choices; i++)
             started |= rq->choice[i].step_s != 0;
         if (!started || !now[0] || !rq->fingerprint[0])
             snprintf(rq->fingerprint, sizeof rq->fingerprint, "%s", now);
         else
-            snprintf(rq->fingerprint + strcspn(rq->fingerprint, "+"), 65, "+%s", now);
+            snprintf(rq->fingerprint + strcspn(rq->fingerprint, "+"), FINGERPRINT_MAX + 1, "+%s", now);
     }
 }
 
-/* Rank 0: answers a reload command. */
-static void answer_command(struct engine *en, int rc, const struct err *e)
+/* Rank 0: answers a command about the field `what` of its body. */
+static void answer_command(struct engine *en, const char *what, const char *answer, int rc,
+                           const struct err *e)
 {
     struct fault f = { 0 };
     if (rc < 0)
-        fault_set(&f, rc == -ERR_MEMORY || rc == -ERR_STOPPED ? 503 : 400, "checkpoint", "%s", e->text);
-    reload_command_answer(&en->in.router->replica[0].reload_command, en->in.sv->fingerprint,
-                          rc < 0 ? &f : NULL);
+        fault_set(&f, rc == -ERR_MEMORY || rc == -ERR_STOPPED ? 503 : 400, what, "%s", e->text);
+    reload_command_answer(&en->in.router->replica[0].reload_command, answer, rc < 0 ? &f : NULL);
 }
 
 /* Synchronises the ranks about the weights that they read. A failed reload is answered; only what ends the
@@ -298,7 +322,25 @@ static int sync_reload(struct engine *en, struct err *e)
     if (en->in.log)
         log_line(en->in.log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s",
                  clock_s() - en->reload.begin_s, rc < 0 ? e->text : en->reload.path);
-    answer_command(en, rc, e);
+    answer_command(en, "checkpoint", en->in.sv->fingerprint, rc, e);
+    return 0;
+}
+
+/* The same about an adapter that they read. */
+static int sync_adapter(struct engine *en, struct err *e)
+{
+    struct adapter_set *s = en->in.adapters;
+    char digest[64] = "";
+    int rc = adapter_sync(s, e);
+    if (rc <= 0)
+        return rc;
+    rc = adapter_end(s, digest, e);
+    if (rc == -ERR_PEER || !en->inbox)
+        return rc == -ERR_PEER ? rc : 0;
+    if (en->in.log)
+        log_line(en->in.log, rc < 0 ? "an adapter is refused after %.2f s: %s" : "adapter read in %.2f s: %s",
+                 clock_s() - s->begin_s, rc < 0 ? e->text : s->path);
+    answer_command(en, "lora_path", digest, rc, e);
     return 0;
 }
 
@@ -319,19 +361,36 @@ static int run_command(struct engine *en, struct err *e)
 {
     enum step_op op = en->message.op;
     if (op == STEP_SYNC)
-        return sync_reload(en, e);
+        return en->reload.running ? sync_reload(en, e) : sync_adapter(en, e);
     if (op == STEP_LOAD) {
         reload_begin(&en->reload, en->in.loaded, step_message_text(&en->message), en->in.ranks.all,
                      en->in.n_here);
         return 0;
     }
-    if (op == STEP_SWAP)
+    if (op == STEP_ADAPTER || op == STEP_ADAPTER_DROP) {
+        char *path;
+        int32_t slot = (int32_t)strtol(step_message_text(&en->message), &path, 10);
+        if (op == STEP_ADAPTER) {
+            adapter_begin(en->in.adapters, slot, path + 1, NULL);
+            return 0;
+        }
+        adapter_drop(en->in.adapters, slot);
+    } else if (op == STEP_SWAP) {
         swap(en);
-    else
+    } else {
         reload_drop(&en->reload);
+    }
     if (en->inbox)
-        answer_command(en, 0, e);
+        answer_command(en, NULL, en->in.sv->fingerprint, 0, e);
     return 0;
+}
+
+/* What reads weights or an adapter now; NULL: nothing does. */
+static struct background *reading(struct engine *en)
+{
+    if (en->reload.running)
+        return &en->reload.background;
+    return en->in.adapters && en->in.adapters->running ? &en->in.adapters->background : NULL;
 }
 
 /* Rank 0: while weights are read, their threads may need a sync of the ranks; between two syncs there is a
@@ -339,12 +398,13 @@ static int run_command(struct engine *en, struct err *e)
 static int make_sync(struct engine *en, int ends)
 {
     double now = clock_s();
-    if (!en->reload.running)
+    struct background *task = reading(en);
+    if (!task)
         return 0;
     if (ends)
-        background_cancel(&en->reload.background);
+        background_cancel(task);
     if ((en->synced && !sched_idle(&en->sched)) ||
-        (!background_wants_sync(&en->reload.background) && now - en->synced_s < SYNC_S)) {
+        (!background_wants_sync(task) && now - en->synced_s < SYNC_S)) {
         en->synced = 0;
         return 0;
     }
@@ -357,9 +417,11 @@ static int make_sync(struct engine *en, int ends)
 /* Rank 0: a reload command goes before a step. 1: the message is one. */
 static int make_command(struct engine *en)
 {
-    static const enum step_op ops[] = {
-        [RELOAD_LOAD] = STEP_LOAD, [RELOAD_SWAP] = STEP_SWAP, [RELOAD_DROP] = STEP_DROP
-    };
+    static const enum step_op ops[] = { [RELOAD_LOAD] = STEP_LOAD,
+                                        [RELOAD_SWAP] = STEP_SWAP,
+                                        [RELOAD_DROP] = STEP_DROP,
+                                        [RELOAD_ADAPTER] = STEP_ADAPTER,
+                                        [RELOAD_ADAPTER_DROP] = STEP_ADAPTER_DROP };
     char text[RELOAD_PATH_MAX];
     enum reload_op what = reload_command_take(&en->in.router->replica[0].reload_command, text);
     if (what != RELOAD_NONE)
@@ -368,11 +430,11 @@ static int make_command(struct engine *en)
 }
 
 /* How long rank 0 may wait for a request before the next message. */
-static int idle_ms(const struct engine *en, int ends)
+static int idle_ms(struct engine *en, int ends)
 {
     if (en->active)
         return 0;
-    if (en->reload.running)
+    if (reading(en))
         return RELOAD_MS;
     if (!ends)
         return IDLE_MS;
@@ -406,7 +468,7 @@ static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct er
     *op = STEP_IDLE;
     if (make_command(en) || make_sync(en, ends))
         return 0;
-    if (ends && !en->active && !en->reload.running && router_stop(en->in.router, 0)) {
+    if (ends && !en->active && !reading(en) && router_stop(en->in.router, 0)) {
         *op = STEP_STOP;
     } else if (!sched_idle(&en->sched)) {
         TRY(drafts_propose(&en->drafts, &en->sched, e));

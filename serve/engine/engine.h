@@ -42,7 +42,8 @@ struct engine_setup {
     struct world *world;
     struct replica_ranks ranks;
     struct model_info *loaded; /* its model and weights, which a reload replaces */
-    int n_here;                /* ranks on this machine that load at the same time */
+    struct adapter_set *adapters;
+    int n_here; /* ranks on this machine that load at the same time */
     struct engine_size size;
     struct draft_spec drafts; /* where size.drafts is not 0 */
     struct comm *self;        /* this rank alone, where a checkpoint makes drafts; else NULL */

@@ -54,13 +54,24 @@ struct request *inbox_take(struct inbox *in, int wait_ms)
 {
     struct timespec t = clock_in(wait_ms * (SECOND_NS / 1000));
     pthread_mutex_lock(&in->lock);
-    while (!in->first && wait_ms && pthread_cond_timedwait(&in->filled, &in->lock, &t) == 0)
+    while (!in->first && !in->woken && wait_ms && pthread_cond_timedwait(&in->filled, &in->lock, &t) == 0)
         ;
     struct request *first = in->first;
+    in->woken = 0;
     in->first = NULL;
     in->end = &in->first;
     pthread_mutex_unlock(&in->lock);
     return first;
+}
+
+void inbox_wake(struct inbox *in)
+{
+    pthread_mutex_lock(&in->lock);
+    in->woken = 1;
+    pthread_cond_signal(&in->filled);
+    if (in->wake_fd >= 0)
+        eventfd_write(in->wake_fd, 1);
+    pthread_mutex_unlock(&in->lock);
 }
 
 void inbox_leave(struct inbox *in, const struct request *rq)

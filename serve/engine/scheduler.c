@@ -425,6 +425,18 @@ static int make_way(struct sched *s, struct err *e)
     return 0;
 }
 
+/* Puts the items of equal adapters side by side, in the order that they have. */
+static void sort_by_adapter(struct sched *s)
+{
+    for (int i = 1; i < s->n_items; i++) {
+        struct sched_item it = s->item[i];
+        int to = i;
+        for (; to > 0 && s->item[to - 1].seq->adapter > it.seq->adapter; to--)
+            s->item[to] = s->item[to - 1];
+        s->item[to] = it;
+    }
+}
+
 int sched_next_step(struct sched *s, struct err *e)
 {
     struct budget b = { s->lim.chunk, s->lim.max_wants };
@@ -445,6 +457,7 @@ int sched_next_step(struct sched *s, struct err *e)
         return rc;
     rc = add_drafts(s, &b, e);
     find_stale(s);
+    sort_by_adapter(s);
     return rc < 0 ? rc : s->n_items;
 }
 

@@ -11,6 +11,8 @@
  *
  *     drafts:   behind the decode rows, as far as limits and pages that no one waits for allow
  *
+ * The items of a step are sorted by the adapters of their sequences: an adapter's rows are neighbours.
+ *
  * A draft is a guess at a token that has not been sampled yet (draft.h). It is run as if it were one; the
  * owner keeps the rows whose inputs were guessed right. The keys of the other rows are stale: the next step
  * overwrites them, or clears those that lie in pages that it reads.
@@ -39,6 +41,7 @@ struct seq {
     int64_t n_ids;      /* tokens to run through the model; grows by one with every sampled token */
     int64_t first_want; /* rows from here on want logits (earlier ones have theirs, or want none) */
     const char *salt;   /* prefixes are shared under the same salt only; NULL: none */
+    int32_t adapter;    /* slot of its adapter (adapter_set.h), 0: none; the salt tells adapters apart */
     int64_t priority;   /* lower ones come first; equal ones in order of arrival */
     int wants_rows;     /* the hidden states of rows that want logits are wanted, too */
     void *owner;

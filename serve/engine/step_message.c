@@ -7,7 +7,7 @@
 
 enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_STATES, W_HEAD = 8 };
 /* of a sequence; pages of group g in the message begin behind the S_RELEASED + g released ones */
-enum { S_POS, S_ROWS, S_STALE, S_RELEASED, W_EACH = S_RELEASED + PAGE_GROUPS };
+enum { S_POS, S_ROWS, S_STALE, S_ADAPTER, S_RELEASED, W_EACH = S_RELEASED + PAGE_GROUPS };
 
 /* Makes p->word large enough for that many words; its contents stay. */
 static int reserve(struct step_message *p, int64_t words, struct err *e)
@@ -28,7 +28,8 @@ int step_message_open(struct step_message *p, int max_seqs, struct err *e)
     p->max_seqs = max_seqs;
     for (int g = 0; g < PAGE_GROUPS; g++)
         p->seq[g] = calloc((size_t)max_seqs, sizeof *p->seq[g]);
-    if (!p->seq[0] || !p->seq[1])
+    p->adapter = calloc((size_t)max_seqs, sizeof *p->adapter);
+    if (!p->seq[0] || !p->seq[1] || !p->adapter)
         return err_set(e, ERR_MEMORY, "no memory for step messages: lower --max-batch or --kv-memory");
     return reserve(p, STEP_MESSAGE_INLINE, e);
 }
@@ -37,6 +38,7 @@ void step_message_close(struct step_message *p)
 {
     free(p->word);
     free(p->page);
+    free(p->adapter);
     for (int g = 0; g < PAGE_GROUPS; g++)
         free(p->seq[g]);
     memset(p, 0, sizeof *p);
@@ -105,6 +107,7 @@ int step_message_make(struct step_message *p, enum step_op op, const struct sche
         head[S_POS] = (int32_t)it->pos;
         head[S_ROWS] = (int32_t)it->n_rows;
         head[S_STALE] = (int32_t)it->n_stale;
+        head[S_ADAPTER] = it->seq->adapter;
         for (int g = 0; g < PAGE_GROUPS; g++)
             w[W_PAGES] += copy_pages(it, g, head, page + w[W_PAGES], g < s->n_groups);
         w[W_ROWS] += (int32_t)it->n_rows;
@@ -204,8 +207,11 @@ int step_message_map_pages(struct step_message *p, const struct kv kv[PAGE_GROUP
 
     if (rc < 0)
         return rc;
+    p->n_adapted = 0;
     for (int i = 0; i < p->n_seq; i++) {
         const int32_t *head = p->word + W_HEAD + W_EACH * i;
+        p->adapter[i] = head[S_ADAPTER];
+        p->n_adapted += head[S_ADAPTER] != 0;
         int64_t pages = kv_pages_for(head[S_POS] + head[S_ROWS]);
         for (int g = 0; g < n_groups; g++) {
             int64_t released = head[S_RELEASED + g];

@@ -6,7 +6,7 @@
  * second one for what is longer. In words of 4 bytes:
  *
  *     [ op | words | n_seq | n_rows | n_want | n_pages | wants_rows | 0 ]
- *     [ n_seq x (pos, rows, stale, released x 2) ]
+ *     [ n_seq x (pos, rows, stale, adapter, released x 2) ]
  *     [ page numbers ] [ ids ] [ want ]
  *
  * A sequence's page numbers are those of group 0, then those of group 1, each behind the ones that are
@@ -25,10 +25,12 @@ enum step_op {
     STEP_IDLE,
     STEP_RUN,
     STEP_STOP,
-    STEP_LOAD, /* from here on: about a reload (reload.h) */
+    STEP_LOAD, /* from here on: commands; about a reload (reload.h) */
     STEP_SYNC,
     STEP_SWAP,
-    STEP_DROP
+    STEP_DROP,
+    STEP_ADAPTER, /* adapter_set.h */
+    STEP_ADAPTER_DROP
 };
 
 struct step_message {
@@ -37,7 +39,10 @@ struct step_message {
         cap_pages; /* capacity of word and page; they grow: sequences that share a page each name it */
     int max_seqs;
     char **page; /* [all pages of the sequences]: their addresses on this rank; NULL behind a window */
-    struct attn_seq *seq[PAGE_GROUPS]; /* [max_seqs], set by step_message_map_pages() */
+    /* set by step_message_map_pages(): */
+    struct attn_seq *seq[PAGE_GROUPS]; /* [max_seqs] */
+    int32_t *adapter;                  /* [max_seqs] slots (adapter_set.h); 0: none */
+    int n_adapted;                     /* sequences with an adapter */
 
     /* of the message that was made or received; ids and want point into word: */
     enum step_op op;

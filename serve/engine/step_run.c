@@ -1,6 +1,7 @@
 /* step_run.c - see step_run.h. */
 #include "serve/engine/step_run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define MOVED_FLOATS ((int64_t)1 << 18) /* of logits in a message */
@@ -86,6 +87,11 @@ int step_work_open(struct step_work *w, struct model *m, const struct replica_ra
     a = (struct arena){ .base = w->memory, .size = a.used };
     carve(m, r, lim, &a, w);
 
+    w->cap_runs = lim->rows / STEP_PIECE + 2 * (int64_t)lim->max_seqs;
+    w->run = calloc((size_t)w->cap_runs, sizeof *w->run);
+    if (!w->run)
+        return err_set(e, ERR_MEMORY, "no memory for steps of %d sequences: lower --max-batch",
+                       lim->max_seqs);
     if (!r->cp)
         return 0;
     struct step_share_open how = { .n = replica_cp(r),
@@ -105,6 +111,7 @@ void step_work_close(struct step_work *w)
 {
     step_share_close(&w->share);
     page_gather_close(&w->gather);
+    free(w->run);
     if (w->dev)
         dev_free(w->dev, w->memory);
     memset(w, 0, sizeof *w);
@@ -124,6 +131,25 @@ static int map_pages(struct step_work *w, struct step_message *p, const struct k
     return rc >= 0 && cp ? comm_barrier(cp, e) : rc;
 }
 
+/* Which of n runs of rows have which adapter; neighbours with the same one are one run. */
+static const struct adapter_rows *adapted_rows(struct step_work *w, int n, const struct attn_seq *seq,
+                                               const int32_t *slot)
+{
+    int k = 0;
+    for (int i = 0; i < n; i++) {
+        struct adapter_slot *x = w->adapters->slot[slot[i]];
+        struct adapter_run *last = k ? &w->run[k - 1] : NULL;
+        if (!x)
+            continue;
+        if (last && last->a == &x->adapter && last->first + last->n == seq[i].row)
+            last->n += seq[i].n_rows;
+        else
+            w->run[k++] = (struct adapter_run){ &x->adapter, seq[i].row, seq[i].n_rows };
+    }
+    w->adapted = (struct adapter_rows){ k, w->run };
+    return &w->adapted;
+}
+
 /* This rank's rows as a batch. */
 static struct batch own_rows(struct step_work *w, const struct step_message *p,
                              const struct kv kv[PAGE_GROUPS])
@@ -135,8 +161,11 @@ static struct batch own_rows(struct step_work *w, const struct step_message *p,
                        .n_seq = p->n_seq,
                        .seq = p->seq[0],
                        .grouped = kv[1].base ? p->seq[1] : NULL };
-    if (!w->ranks.cp)
+    const int adapted = w->adapters && p->n_adapted;
+    if (!w->ranks.cp) {
+        b.adapters = adapted ? adapted_rows(w, p->n_seq, b.seq, p->adapter) : NULL;
         return b;
+    }
 
     w->message = p;
     step_share_deal(s, p);
@@ -146,6 +175,7 @@ static struct batch own_rows(struct step_work *w, const struct step_message *p,
     b.seq = s->seq[0];
     b.grouped = kv[1].base ? s->seq[1] : NULL;
     b.exchange = s->divided ? &w->exchange : NULL;
+    b.adapters = adapted ? adapted_rows(w, b.n_seq, b.seq, s->adapter) : NULL;
     if (w->ranks.ep && comm_size(w->ranks.ep) > comm_size(w->ranks.tp))
         for (int r = 0; r < s->n; r++)
             b.most_rows = s->rows[r] > b.most_rows ? s->rows[r] : b.most_rows;

@@ -11,6 +11,7 @@
 #define SHARDLINE_SERVE_ENGINE_STEP_RUN_H
 
 #include "model/model.h"
+#include "serve/adapters/adapter_set.h"
 #include "serve/engine/page_gather.h"
 #include "serve/engine/step_message.h"
 #include "serve/engine/step_share.h"
@@ -48,6 +49,10 @@ struct step_work {
     struct replica_ranks ranks;
     struct step_share share;            /* with cp … */
     struct page_gather gather;          /* … of several places */
+    const struct adapter_set *adapters; /* borrowed; NULL: there are none */
+    struct adapter_run *run;            /* [cap_runs] */
+    struct adapter_rows adapted;        /* of the present step */
+    int64_t cap_runs;
     const struct step_message *message; /* of the present step; borrowed */
     const void *states;                 /* struct batch: set by the caller; borrowed */
     struct forward_work forward;        /* in … */

@@ -25,7 +25,9 @@ int step_share_open(struct step_share *s, const struct step_share_open *how, str
     s->order = calloc((size_t)how->max_wants, sizeof *s->order);
     for (int g = 0; g < PAGE_GROUPS; g++)
         s->seq[g] = calloc((size_t)s->cap, sizeof *s->seq[g]);
-    if (s->piece && s->work && s->rows && s->wants && s->ids && s->want && s->order && s->seq[0] && s->seq[1])
+    s->adapter = calloc((size_t)s->cap, sizeof *s->adapter);
+    if (s->piece && s->work && s->rows && s->wants && s->ids && s->want && s->order && s->seq[0] &&
+        s->seq[1] && s->adapter)
         return 0;
     return err_set(e, ERR_MEMORY,
                    "no memory to divide steps of %lld rows: lower --prefill-chunk or --max-batch",
@@ -41,6 +43,7 @@ void step_share_close(struct step_share *s)
     free(s->ids);
     free(s->want);
     free(s->order);
+    free(s->adapter);
     for (int g = 0; g < PAGE_GROUPS; g++)
         free(s->seq[g]);
     memset(s, 0, sizeof *s);
@@ -112,7 +115,8 @@ static void add_run(struct step_share *s, const struct step_message *m, const st
                 .row = at, .n_rows = p->n_rows, .pos = q->pos + p->row - q->row, .page = q->page
             };
     }
-    s->n_seq += !follows;
+    if (!follows)
+        s->adapter[s->n_seq++] = m->adapter[p->seq];
 }
 
 /* This rank's runs and tokens; which rows want logits, on every rank. */

@@ -46,6 +46,7 @@ struct step_share {
     int64_t *rows;                     /* [n] of every rank */
     int64_t *wants;                    /* [n] of these, those that want logits and that it gives */
     struct attn_seq *seq[PAGE_GROUPS]; /* [cap] this rank's runs, */
+    int32_t *adapter;                  /* [cap] the slots of their adapters, */
     int n_seq;                         /* so many */
     int32_t *ids, *want;               /* [rank_rows] this rank's tokens; its rows that want logits */
     int32_t *order; /* [max_wants] of the step's i-th wanted row: its place when ranks list theirs in turn */

@@ -31,30 +31,14 @@ static int read_path(const char *body, size_t n, char path[RELOAD_PATH_MAX], str
     return rc;
 }
 
-/* Posts the same command to all replicas and waits for all answers. 0, or -1 with the first fault. */
-static int command_all(struct router *rt, enum reload_op what, const char *text, char fingerprint[64],
-                       struct fault *f)
-{
-    struct fault one;
-    int rc = 0;
-    for (int i = 0; i < rt->n; i++)
-        reload_command_post(&rt->replica[i].reload_command, what, text);
-    for (int i = 0; i < rt->n; i++)
-        if (reload_command_wait(&rt->replica[i].reload_command, fingerprint, &one) < 0 && rc == 0) {
-            *f = one;
-            rc = -1;
-        }
-    return rc;
-}
-
 /* All replicas load; when all have, all swap, else all drop. */
 static int swap_all(struct router *rt, const char *path, char fingerprint[64], struct fault *f)
 {
     struct fault ignored;
-    int rc = command_all(rt, RELOAD_LOAD, path, fingerprint, f);
+    int rc = router_command(rt, RELOAD_LOAD, path, fingerprint, f);
     if (rc == 0)
-        return command_all(rt, RELOAD_SWAP, path, fingerprint, f);
-    command_all(rt, RELOAD_DROP, path, fingerprint, &ignored);
+        return router_command(rt, RELOAD_SWAP, path, fingerprint, f);
+    router_command(rt, RELOAD_DROP, path, fingerprint, &ignored);
     return rc;
 }
 

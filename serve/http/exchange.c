@@ -225,7 +225,7 @@ enum MHD_Result exchange_continue(struct exchange *x)
 {
     if (x->fault.status)
         return queue_fault(x, &x->fault, NULL);
-    return x->rq ? continue_completion(x) : queue_body(x, 200, &x->answer, NULL, NULL);
+    return x->rq ? continue_completion(x) : queue_body(x, 200, &x->answer, x->answer_type, NULL);
 }
 
 /* The job of a worker's thread. */

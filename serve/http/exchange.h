@@ -58,10 +58,11 @@ struct exchange {
     int64_t body_held;       /* so many of the budget */
 
     /* what the route's work has set: */
-    int worked;             /* it has begun */
-    struct json_out answer; /* an answer, */
-    struct fault fault;     /* a fault, */
-    struct request *rq;     /* or a request that the engine has */
+    int worked;              /* it has begun */
+    struct json_out answer;  /* an answer, */
+    const char *answer_type; /* its content type; NULL: JSON */
+    struct fault fault;      /* a fault, */
+    struct request *rq;      /* or a request that the engine has */
 
     /* guarded by rq->lock: */
     int suspended;

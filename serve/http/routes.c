@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/version.h"
 #include "serve/http/admin.h"
+#include "serve/http/admin_adapters.h"
 #include "serve/http/assets.h"
 #include "serve/http/exchange.h"
 #include "serve/api/tokens.h"
@@ -56,11 +57,10 @@ static enum MHD_Result answer_model(struct exchange *x)
     const char *name = strstr(x->path, "/models/") + strlen("/models/"); /* with /v1 before it, or without */
     struct json_out o = { 0 };
     struct fault f;
-    if (strcmp(name, x->h->sv->model)) {
+    if (openai_model(&o, x->h->sv, name) < 0) {
         fault_set(&f, 404, "model", "model '%.100s' is not served here: use '%s'", name, x->h->sv->model);
         return queue_fault(x, &f, NULL);
     }
-    openai_model(&o, x->h->sv);
     return queue_body(x, 200, &o, NULL, NULL);
 }
 
@@ -81,7 +81,8 @@ static enum MHD_Result answer_metrics(struct exchange *x)
     const struct router *rt = x->h->router;
     const struct metrics **all = calloc((size_t)rt->n, sizeof *all);
     const struct service *sv = x->h->sv;
-    const struct metrics_labels labels = { sv->model, sv->kv_dtype, KV_PAGE, sv->prefix_cache, sv->drafts };
+    const struct metrics_labels labels = { sv->model,        sv->kv_dtype, KV_PAGE,
+                                           sv->prefix_cache, sv->drafts,   sv->adapters };
     struct json_out o = { .failed = !all };
     for (int i = 0; all && i < rt->n; i++)
         all[i] = i ? &rt->replica[i].metrics : sv->metrics ? sv->metrics : &none;
@@ -151,6 +152,18 @@ static void work_reload(struct exchange *x)
     admin_reload(x->h->router, body_of(x), x->body.n, &x->answer, &x->fault);
 }
 
+static void work_load_adapter(struct exchange *x)
+{
+    x->answer_type = "text/plain; charset=utf-8";
+    admin_load_adapter(x->h->sv, x->h->router, body_of(x), x->body.n, &x->answer, &x->fault);
+}
+
+static void work_unload_adapter(struct exchange *x)
+{
+    x->answer_type = "text/plain; charset=utf-8";
+    admin_unload_adapter(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault);
+}
+
 /* ---- the table ---- */
 
 #define READ "GET, HEAD"
@@ -175,6 +188,8 @@ static const struct route routes[] = {
     { "/tokenize", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_tokenize },
     { "/detokenize", "POST", ROUTE_WHILE_LOADING, NULL, work_detokenize },
     { "/admin/reload", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_reload },
+    { "/v1/load_lora_adapter", "POST", ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_load_adapter },
+    { "/v1/unload_lora_adapter", "POST", ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_unload_adapter },
     { "/tokenizer_info", READ, 0, answer_tokenizer, NULL },
 };
 

@@ -108,6 +108,7 @@ static void take(void *arg, const struct frame_head *h, const char *p)
         if (h->n != RELOAD_PATH_MAX)
             break;
         reload_command_post(&b->rt->replica->reload_command, (enum reload_op)h->what, p);
+        inbox_wake(&b->rt->replica->inbox);
         b->reload_pending = 1;
         break;
     case FRAME_STOP: atomic_store(&b->sv->state, SERVICE_DRAINING); break;

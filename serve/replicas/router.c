@@ -20,6 +20,7 @@ int router_open(struct router *rt, int n, struct err *e)
 
     rt->n = n;
     pthread_mutex_init(&rt->lock, NULL);
+    pthread_mutex_init(&rt->commands, NULL);
     for (int i = 0; i < n; i++) {
         inbox_open(&rt->replica[i].inbox);
         reload_command_open(&rt->replica[i].reload_command);
@@ -34,8 +35,10 @@ void router_close(struct router *rt)
         inbox_close(&rt->replica[i].inbox);
         reload_command_close(&rt->replica[i].reload_command);
     }
-    if (rt->n)
+    if (rt->n) {
         pthread_mutex_destroy(&rt->lock);
+        pthread_mutex_destroy(&rt->commands);
+    }
     free(rt->replica);
     free(rt->page);
     memset(rt, 0, sizeof *rt);
@@ -64,7 +67,7 @@ static uint64_t chain_of(uint64_t before, const int32_t *ids)
 /* The chain before the first page of a request. */
 static uint64_t chain_begin(const struct request *rq)
 {
-    return rq->salt ? XXH3_64bits(rq->salt, strlen(rq->salt)) : 0;
+    return rq->cache_key ? XXH3_64bits(rq->cache_key, strlen(rq->cache_key)) : 0;
 }
 
 int router_choose(struct router *rt, const struct request *rq)
@@ -103,6 +106,24 @@ int router_choose(struct router *rt, const struct request *rq)
 int router_put(struct router *rt, struct request *rq)
 {
     return inbox_put(&rt->replica[router_choose(rt, rq)].inbox, rq);
+}
+
+int router_command(struct router *rt, enum reload_op what, const char *text, char answer[64], struct fault *f)
+{
+    struct fault one;
+    int rc = 0;
+    pthread_mutex_lock(&rt->commands);
+    for (int i = 0; i < rt->n; i++) {
+        reload_command_post(&rt->replica[i].reload_command, what, text);
+        inbox_wake(&rt->replica[i].inbox);
+    }
+    for (int i = 0; i < rt->n; i++)
+        if (reload_command_wait(&rt->replica[i].reload_command, answer, &one) < 0 && rc == 0) {
+            *f = one;
+            rc = -1;
+        }
+    pthread_mutex_unlock(&rt->commands);
+    return rc;
 }
 
 int64_t router_live(const struct router *rt)

@@ -28,9 +28,10 @@ struct router {
     struct {
         uint64_t chain; /* hash of the page and all before it */
         int replica;
-    } * page;              /* [ROUTER_PAGES], by chain */
-    int next;              /* where the search for the idlest begins */
-    _Atomic int reloading; /* a reload is in progress */
+    } * page;                 /* [ROUTER_PAGES], by chain */
+    int next;                 /* where the search for the idlest begins */
+    _Atomic int reloading;    /* a reload is in progress */
+    pthread_mutex_t commands; /* held while the replicas do a command */
 };
 
 /* A router of n replicas, whose inboxes are open. ERR_MEMORY. router_close() is safe on zeroes; the replicas'
@@ -40,6 +41,10 @@ void router_close(struct router *rt);
 /* Gives rq to the replica that router_choose() chooses. 0: one reference is taken over; -1: the server ends,
  * the reference is still the caller's. Any thread. */
 int router_put(struct router *rt, struct request *rq);
+/* Has all replicas do the same command, and waits for it. 0 with the answer of the last one, or -1 with the
+ * first fault: some may have done it. Any thread; commands wait for each other. */
+int router_command(struct router *rt, enum reload_op what, const char *text, char answer[64],
+                   struct fault *f);
 /* The number of the replica for rq, which is remembered as the one that has rq's pages. Any thread. */
 int router_choose(struct router *rt, const struct request *rq);
 /* Requests without an answer yet, and the tokens of their prompts, of all replicas. Any thread. */

@@ -1,13 +1,20 @@
 /* reload_command.h - a command of an operator for one engine, run between two steps: load other weights, swap
- * them in, or drop them. One command at a time: a thread of HTTP posts it and waits, the engine's thread
- * takes and answers it. */
+ * them in, or drop them; load an adapter, or free one. One command at a time: a
+ * thread of HTTP posts it and waits, the engine's thread takes and answers it. */
 #ifndef SHARDLINE_SERVE_WEIGHTS_RELOAD_COMMAND_H
 #define SHARDLINE_SERVE_WEIGHTS_RELOAD_COMMAND_H
 
 #include <pthread.h>
 #include "serve/service.h"
 
-enum reload_op { RELOAD_NONE, RELOAD_LOAD, RELOAD_SWAP, RELOAD_DROP };
+enum reload_op {
+    RELOAD_NONE,
+    RELOAD_LOAD,
+    RELOAD_SWAP,
+    RELOAD_DROP,
+    RELOAD_ADAPTER,     /* text: "SLOT PATH"; the answer is the adapter's digest */
+    RELOAD_ADAPTER_DROP /* text: "SLOT" */
+};
 #define RELOAD_PATH_MAX 3968 /* bytes of a path or URL with its NUL: fits into one step message */
 
 struct reload_command {
@@ -15,9 +22,9 @@ struct reload_command {
     pthread_cond_t answered;
     enum { COMMAND_IDLE, COMMAND_POSTED, COMMAND_TAKEN, COMMAND_ANSWERED } state;
     enum reload_op what;
-    char text[RELOAD_PATH_MAX]; /* with RELOAD_LOAD: the checkpoint */
+    char text[RELOAD_PATH_MAX]; /* with RELOAD_LOAD: the checkpoint; of adapters: see above */
     struct fault fault;         /* the answer: status 0 when it was done */
-    char fingerprint[64];       /* of the weights after RELOAD_SWAP */
+    char fingerprint[64];       /* of the weights after RELOAD_SWAP; the digest of an adapter */
     int closed;                 /* the engine ends: no command is taken any more */
 };
 

@@ -155,11 +155,11 @@ def want(model, adapter, out):
         g.write(f.read())
 
 
-if sys.argv[1] == "make":
+if __name__ == "__main__" and sys.argv[1] == "make":
     words = sys.argv[2:]
     while words:
         n = words.index("--") if "--" in words else len(words)
         make(words[0], words[1:n])
         words = words[n + 1 :]
-else:
+elif __name__ == "__main__":
     want(*sys.argv[2:5])

@@ -42,7 +42,7 @@ TEST(what_followed_the_longest_and_latest_match_is_the_guess)
 static void answered(void *state, const char *prompt, const char *answer, char *salt)
 {
     static int32_t id[4096];
-    struct request rq = { .salt = salt };
+    struct request rq = { .cache_key = salt };
     struct prompt p = { .n = (int64_t)strlen(prompt) };
     struct choice c = { .rq = &rq, .prompt = &p, .ids = id };
     for (const char *s = prompt; *s; s++)
@@ -55,7 +55,7 @@ static void answered(void *state, const char *prompt, const char *answer, char *
 TEST(answers_are_guessed_from_earlier_ones_under_the_same_salt)
 {
     static char one[] = "one", two[] = "two";
-    struct request plain = { 0 }, salted = { .salt = one };
+    struct request plain = { 0 }, salted = { .cache_key = one };
     struct choice c = { .rq = &plain }, s = { .rq = &salted };
     const struct drafter *d = &drafter_suffix;
     struct err e;

@@ -9,6 +9,7 @@ enum { SEQS = 12, ROWS = 900, RANKS = 4, WANTS = ROWS };
 /* A step of sequences whose token at position p of sequence s is 10000 s + p. */
 struct step {
     struct attn_seq seq[SEQS];
+    int32_t adapter[SEQS]; /* another one each */
     int32_t ids[ROWS], want[WANTS];
     char *page[SEQS][64];
     struct step_message m;
@@ -20,6 +21,7 @@ static int64_t up_to(uint64_t *turn, int64_t n) { return (int64_t)(rnd_u64(5, 0,
 static void add_seq(struct step *s, int64_t pos, int64_t rows, int64_t wants)
 {
     int i = s->m.n_seq++;
+    s->adapter[i] = i + 1;
     s->seq[i] = (struct attn_seq){ .row = s->m.n_rows, .n_rows = rows, .pos = pos, .page = s->page[i] };
     for (int64_t r = 0; r < rows; r++) {
         if (r >= rows - wants)
@@ -30,7 +32,9 @@ static void add_seq(struct step *s, int64_t pos, int64_t rows, int64_t wants)
 
 static void begin(struct step *s)
 {
-    s->m = (struct step_message){ .ids = s->ids, .want = s->want, .seq = { s->seq, s->seq } };
+    s->m = (struct step_message){
+        .ids = s->ids, .want = s->want, .seq = { s->seq, s->seq }, .adapter = s->adapter
+    };
 }
 
 static void open_share(struct step_share *s, int n, int place, int rank)
@@ -65,6 +69,7 @@ static void check_step(const struct step *x, int n, int place)
             CHECK_INT(q->row, rows);
             int seq = s[r].ids[q->row] / 10000;
             CHECK(q->page == x->seq[seq].page);
+            CHECK_INT(s[r].adapter[i], x->adapter[seq]);
             for (int64_t k = 0; k < q->n_rows; k++, rows++) {
                 int64_t row = x->seq[seq].row + q->pos + k - x->seq[seq].pos;
                 int *w = &writer[seq][(q->pos + k) / KV_PAGE];
