@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "base/alter.h"
 #include "model/units.h"
 
 /* Its packs are those of A and B; it computes nothing by itself. */
@@ -69,7 +70,9 @@ static void add_packs(struct adapter_product *product, const struct pack_plan *b
     struct pack_plan *as = &s->pack[s->n_packs];
 
     product->a = s->n_packs++;
-    *as = (struct pack_plan){ .outputs = product->rank, .inputs = base->inputs, .leaves = base->leaves };
+    *as = (struct pack_plan){ .outputs = product->rank,
+                              .inputs = base->inputs,
+                              .leaves = leaves_cut(base->leaves, ALTERED("adapter_z_leaves")) };
     for (int i = 0; i < product->n; i++) {
         struct adapter_output *out = &product->out[i];
         if (i && out->z_begin == product->out[i - 1].z_begin)

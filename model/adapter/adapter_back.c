@@ -8,6 +8,7 @@
  * dA and dB are gradients of matrices, with the contract's leaves over tokens. Where tp cuts the outputs, the
  * parts of dz travel with the base's sum of dX, behind its rows; where it cuts the inputs, every rank has all
  * of dy and so all of dz. The scale is on the small operands: a power of two changes no bit there. */
+#include "base/alter.h"
 #include "model/units.h"
 
 /* A or B in natural order. */
@@ -76,7 +77,7 @@ int adapters_dz(const struct pass *p, const struct sublayer *s, int k, const str
             TRY(emit(p, s, out->part_b, at->dy, mat_cols(z, out->z_begin, out->rank), e));
             own[n] = mat_cols(at->dy, at->first, at->leaves.end[at->leaves.n - 1]);
             factor[n] = mat_rows(factor_at(p->w->adapter, out->part_b), at->first, own[n].cols);
-            leaves[n] = at->leaves;
+            leaves[n] = leaves_cut(at->leaves, ALTERED("adapter_dz_leaves"));
         }
         KERNEL(p->m->dev, linear_dx, mat_cols(dz, x->out[i].z_begin, x->out[i].rank), n, own, factor, leaves);
     }
@@ -120,13 +121,16 @@ static void join(struct joined *j, struct mat dz, struct mat a)
 static void add_dx(const struct pass *p, const struct joined *j, int64_t first, struct mat to)
 {
     const struct model *m = p->m;
+    int each = ORDER("adapter_dx_together", j->n, 1);
     for (int64_t row = 0; row < to.rows; row += ADAPTER_ROWS) {
         int64_t n = to.rows - row < ADAPTER_ROWS ? to.rows - row : ADAPTER_ROWS;
         struct mat part = rows_of(m->adapters.d, DT_F32, n, to.cols), dz[JOINED_MOST];
         for (int i = 0; i < j->n; i++)
             dz[i] = mat_rows(j->dz[i], first + row, n);
-        KERNEL(m->dev, linear_dx, part, j->n, dz, j->a, j->chain);
-        KERNEL(m->dev, add_to, mat_rows(to, row, n), part);
+        for (int i = 0; i < j->n; i += each) {
+            KERNEL(m->dev, linear_dx, part, each, dz + i, j->a + i, j->chain + i);
+            KERNEL(m->dev, add_to, mat_rows(to, row, n), part);
+        }
     }
 }
 

@@ -6,75 +6,6 @@
 
 enum { RANK = 3, SEQS = 2, LEN = 9, PICKS = 3 };
 
-/* A rig whose model is frozen, under an adapter with weights and gradients of its own. */
-struct tuned {
-    struct rig r;
-    struct filled f; /* the adapter; f.weights is not used */
-    struct zero *z;
-    struct train_work *work;
-    struct deferred_grads *deferred;
-};
-
-static float *weight_of(struct tuned *t, int part)
-{
-    const struct part *p = &t->f.a.m.local.part[part];
-    return (float *)t->z->vector[p->vector].weight + p->offset;
-}
-
-static float *grad_of(struct tuned *t, int part)
-{
-    const struct part *p = &t->f.a.m.local.part[part];
-    return zero_grads(t->z)->level(zero_grads(t->z), p->vector, 0) + p->offset;
-}
-
-static int begin_with(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo,
-                      int64_t hi, float *dst, struct err *e)
-{
-    const struct tuned *t = ctx;
-    (void)s;
-    (void)b;
-    (void)e;
-    for (int64_t i = lo; i < hi; i++)
-        dst[i - lo] = factor_value(p->name, t->f.seed, i, t->r.m.dt);
-    return 0;
-}
-
-static void tuned_open(struct tuned *t, const struct model_config *c, enum dtype dt, struct work_shape shape)
-{
-    const int have[ZERO_STATES] = { 1, 0, 0, 0 };
-    struct err e = { 0 };
-    memset(t, 0, sizeof *t);
-    rig_adapter_rank = RANK + 1;
-    rig_open(&t->r, c, dt, SEQS, LEN);
-    if (dt == DT_F32)
-        rig_shake(&t->r);
-    t->f.seed = 21;
-    filled_tables(&t->f, &t->r.m, RANK, NULL);
-    shape.n_seq = SEQS;
-    shape.seq_len = LEN;
-    shape.adapter = &t->f.a;
-    struct zero_groups groups = { .dp = t->r.mesh.axis[AXIS_DP],
-                                  .pp = t->r.mesh.axis[AXIS_PP],
-                                  .all = t->r.mesh.all };
-    if (zero_open(&t->z, &t->f.a.m, &groups, (struct zero_options){ 0 }, &t->r.plan, &e) < 0 ||
-        zero_load(t->z, begin_with, t, have, &e) < 0 ||
-        train_work_open(&t->work, &t->r.m, 0, &shape, &e) < 0 ||
-        (shape.deferred_weights && deferred_grads_open(&t->deferred, &t->r.m, 0, &shape, &e) < 0)) {
-        fprintf(stderr, "%s\n", e.text);
-        abort();
-    }
-    t->f.a.w = zero_weights(t->z);
-}
-
-static void tuned_close(struct tuned *t)
-{
-    deferred_grads_close(t->deferred);
-    train_work_close(t->work);
-    zero_close(t->z);
-    adapter_close(&t->f.a);
-    rig_close(&t->r);
-}
-
 static double forward(struct tuned *t)
 {
     struct rig *r = &t->r;
@@ -133,7 +64,7 @@ static void check_part(struct tuned *t, int part, const float *grad)
     CHECK(fabsf(grad[most]) > 1e-4f);
     for (int k = 0; k < PICKS; k++) {
         int64_t at = k ? (int64_t)(rnd_u64(3, rnd_stream(name), (uint64_t)k) % (uint64_t)p->count) : most;
-        double got = (double)grad[at], want = slope(t, weight_of(t, part) + at);
+        double got = (double)grad[at], want = slope(t, tuned_weight(t, part) + at);
         if (fabs(got - want) > 2e-4 + 0.01 * fabs(want))
             test_fail(__FILE__, __LINE__, "%s[%lld]: gradient %g, the loss says %g", name, (long long)at, got,
                       want);
@@ -143,14 +74,14 @@ static void check_part(struct tuned *t, int part, const float *grad)
 static void check_slopes(const struct model_config *c)
 {
     struct tuned t;
-    tuned_open(&t, c, DT_F32, (struct work_shape){ 0 });
+    tuned_open(&t, c, DT_F32, RANK, (struct work_shape){ SEQS, LEN });
     int n = t.f.a.m.local.n_parts;
     float **grad = calloc((size_t)n, sizeof *grad);
     forward(&t);
     backward(&t);
     for (int i = 0; i < n; i++) {
         size_t bytes = (size_t)t.f.a.m.local.part[i].count * sizeof(float);
-        grad[i] = memcpy(malloc(bytes), grad_of(&t, i), bytes);
+        grad[i] = memcpy(malloc(bytes), tuned_grad(&t, i), bytes);
     }
     for (int i = 0; i < n; i++) {
         check_part(&t, i, grad[i]);
@@ -177,17 +108,20 @@ static void check_policies(const struct model_config *c, enum dtype dt)
     float *want[64] = { 0 };
     for (int k = 0; k < 6; k++) {
         struct tuned t;
-        tuned_open(&t, c, dt,
-                   (struct work_shape){ .recompute = (enum recompute)(k / 2), .deferred_weights = k % 2 });
+        tuned_open(&t, c, dt, RANK,
+                   (struct work_shape){ .n_seq = SEQS,
+                                        .seq_len = LEN,
+                                        .recompute = (enum recompute)(k / 2),
+                                        .deferred_weights = k % 2 });
         CHECK(t.f.a.m.local.n_parts <= 64);
         forward(&t);
         backward(&t);
         for (int i = 0; i < t.f.a.m.local.n_parts; i++) {
             size_t bytes = (size_t)t.f.a.m.local.part[i].count * sizeof(float);
             if (k)
-                CHECK_SAME(grad_of(&t, i), want[i], bytes);
+                CHECK_SAME(tuned_grad(&t, i), want[i], bytes);
             else
-                want[i] = memcpy(malloc(bytes), grad_of(&t, i), bytes);
+                want[i] = memcpy(malloc(bytes), tuned_grad(&t, i), bytes);
         }
         tuned_close(&t);
     }
