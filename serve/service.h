@@ -60,6 +60,7 @@ struct service {
     struct grammar_cache *grammars; /* of constrained answers; NULL: there are none */
     int lenient;                    /* unknown and unsupported fields are ignored */
     struct embedding_habits embeddings;
+    int headless; /* the model makes hidden states and no tokens: /v1/embeddings only */
 };
 
 /* Why a request cannot be served, as the client reads it. */

@@ -359,6 +359,9 @@ static int check_together(const struct request *rq, struct fault *f)
     if (rq->dimensions > sv->hidden)
         return fault_set(f, BAD, "dimensions", "dimensions is %lld, this model's vectors have %lld elements",
                          (long long)rq->dimensions, (long long)sv->hidden);
+    if (sv->headless && rq->endpoint != ENDPOINT_EMBEDDINGS && rq->endpoint != ENDPOINT_COUNT)
+        return fault_set(f, BAD, "model",
+                         "this model has no head, so it makes no text: ask /v1/embeddings for vectors");
     if (rq->endpoint == ENDPOINT_EMBEDDINGS && !rq->pooling_given && sv->embeddings.refused[0])
         return fault_set(f, BAD, "pooling",
                          "%s: set pooling to \"last\" or \"mean\" for a vector of that kind",

@@ -12,6 +12,41 @@
 #include "serve/weights/embedding_info.h"
 #include "text/template.h"
 
+#define HEAD "lm_head.weight"
+
+/* Is this the config of a model without a head, as AutoModel and sentence-transformers write it (LlamaModel,
+ * not LlamaForCausalLM)? */
+static int is_bare(const json_t *config)
+{
+    const char *name = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    size_t n = name ? strlen(name) : 0;
+    return n > 5 && !strcmp(name + n - 5, "Model") && !strstr(name, "LMHead") &&
+           !json_is_true(json_object_get(config, "tie_word_embeddings"));
+}
+
+/* Parses the config. A model without a head gets the embedding as one: its logits are never read. */
+static int parse_config(struct model_info *l, struct err *e)
+{
+    static const char what[] = "config.json";
+    const char *text = ckpt_config_json(l->ckpt);
+    char *tied = NULL;
+    json_t *config = jx_parse(text, strlen(text), what, e);
+
+    if (!config)
+        return -e->code;
+    l->headless = ckpt_find(l->ckpt, ROLE_WEIGHT, HEAD) < 0 && is_bare(config);
+    if (l->headless) {
+        json_object_set_new(config, "tie_word_embeddings", json_true());
+        tied = json_dumps(config, JSON_COMPACT);
+    }
+    json_decref(config);
+    if (l->headless && !tied)
+        return err_set(e, ERR_MEMORY, "no memory for the config");
+    int rc = model_config_parse(&l->cfg, tied ? tied : text, what, e);
+    free(tied);
+    return rc;
+}
+
 int model_info_open(struct model_info *l, const char *path, const volatile sig_atomic_t *stop, struct err *e)
 {
     int rc, i;
@@ -26,9 +61,9 @@ int model_info_open(struct model_info *l, const char *path, const volatile sig_a
         goto out;
     }
 
-    TRY(model_config_parse(&l->cfg, ckpt_config_json(l->ckpt), "config.json", e));
-    if (l->cfg.tied)
-        TRY(ckpt_check_tied(l->ckpt, l->cfg.family->first->name, "lm_head.weight", e));
+    TRY(parse_config(l, e));
+    if (l->cfg.tied && !l->headless)
+        TRY(ckpt_check_tied(l->ckpt, l->cfg.family->first->name, HEAD, e));
     i = ckpt_find(l->ckpt, ROLE_WEIGHT, l->cfg.family->first->name);
     l->stored = i >= 0 && ckpt_tensor(l->ckpt, i)->dtype == STORED_BF16 ? DT_BF16 : DT_F32;
     rc = 0;
@@ -228,6 +263,7 @@ int model_info_read_texts(const struct model_info *l, const struct text_choice *
     size_t n, n_config;
     int rc;
 
+    sv->headless = l->headless;
     TRY(load_eos(l, sv, e));
     TRY(load_embeddings(l, sv, e));
     TRY(read_extra(l, "tokenizer_config.json", &config, &n_config, e));

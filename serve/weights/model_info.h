@@ -10,6 +10,7 @@
 struct model_info {
     struct ckpt *ckpt;
     struct model_config cfg;
+    int headless;               /* the checkpoint makes hidden states only; cfg.tied is set, then */
     enum dtype stored;          /* of the weights in the files (of the first parameter) */
     struct model m;             /* when has_model */
     struct resident weights;    /* when has_weights */
@@ -31,9 +32,9 @@ struct text_choice {
     const char *chat_template; /* a file */
     const char *tool_parser;   /* name of a family of tools.h, or "none" */
 };
-/* Fills sv->tok, sv->eos, sv->n_eos, sv->chat*, sv->form, sv->habits and sv->embeddings from the files beside
- * the weights; sv owns them, also after an error. A checkpoint may have no tokenizer and no template. Not
- * collective. */
+/* Fills sv->tok, sv->eos, sv->n_eos, sv->chat*, sv->form, sv->habits, sv->embeddings and sv->headless from
+ * the files beside the weights; sv owns them, also after an error. A checkpoint may have no tokenizer and no
+ * template. Not collective. */
 int model_info_read_texts(const struct model_info *l, const struct text_choice *choice, struct service *sv,
                           struct err *e);
 /* A digest of the tokens that the checkpoint's tokenizer.json has, however the file is written; "bytes" where

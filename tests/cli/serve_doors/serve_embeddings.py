@@ -79,13 +79,14 @@ s.stop()
 PEER = """
 import json, sys, torch, transformers
 m = transformers.AutoModel.from_pretrained(sys.argv[1], torch_dtype=torch.float32).eval()
+m.save_pretrained(sys.argv[3])
 with torch.no_grad():
     h = m(torch.tensor([list(sys.argv[2].encode())])).last_hidden_state[0].double()
 n = torch.nn.functional.normalize
 print(json.dumps([n(x, dim=0).tolist() for x in (h[-1], h.mean(0))]))
 """
 peer = os.environ.get("PEER_PYTHON")
-run = peer and subprocess.run([peer, "-c", PEER, model, LONG], capture_output=True, text=True, timeout=300)
+run = peer and subprocess.run([peer, "-c", PEER, model, LONG, f"{model}-bare"], capture_output=True, text=True, timeout=300)
 if not run or run.returncode:
     skip("no transformers here: vectors were not compared with its own")
 else:
@@ -93,4 +94,10 @@ else:
         ours = struct.unpack(f"<{len(theirs)}f", first[pooling][2])
         far = max(abs(a - b) for a, b in zip(ours, theirs))
         claim(f"{pooling}: transformers' vector", far < 2e-6, far)
+    s = Server(f"{model}-bare")                  # what AutoModel saves has no head
+    claim("a model without a head makes the same vectors", [bits(vectors(ask(s, input=LONG, pooling=p))[0]) for p in (
+        "last", "mean")] == [first["last"][2], first["mean"][2]], s.err)
+    status, e, _ = s.request("POST", "/v1/completions", dict(prompt="a"))
+    claim("and no text", status == 400 and b"no head" in e, e)
+    s.stop()
 finish()

@@ -128,6 +128,22 @@ TEST(the_models_defaults_hold_where_the_request_says_nothing)
     request_release(rq);
 }
 
+TEST(a_model_without_a_head_is_asked_for_vectors_only)
+{
+    struct service sv = {
+        .state = SERVICE_READY, .model = "m", .vocab = 256, .hidden = 8, .ctx = 64, .headless = 1
+    };
+    static const char prompt[] = "{\"prompt\":[1,2]}", input[] = "{\"input\":[1,2]}";
+    struct request *rq = NULL;
+    struct fault f = { 0 };
+
+    CHECK(openai_parse_of(&sv, ENDPOINT_COMPLETION, -1, prompt, sizeof prompt - 1, &rq, &f) < 0);
+    CHECK_INT(f.status, 400);
+    CHECK(strstr(f.text, "/v1/embeddings") != NULL);
+    CHECK_INT(openai_parse_of(&sv, ENDPOINT_EMBEDDINGS, -1, input, sizeof input - 1, &rq, &f), 0);
+    request_release(rq);
+}
+
 /* ---- rows of a step ---- */
 
 static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
