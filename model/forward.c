@@ -120,6 +120,19 @@ int model_forward_head(struct model *m, struct weights *ws, int64_t n, struct fo
     return rc < 0 ? rc : dev_check(m->dev, e);
 }
 
+int model_final_states(struct model *m, struct weights *ws, int64_t n, struct forward_work *w, struct err *e)
+{
+    struct pass p = { .m = m, .r = rows_whole(n) };
+    int unit = (int)m->n_layers + 1, rc = ws->get(ws, unit, 0, &p.uw, e);
+    const struct norm *norm = &m->unit[unit].branch[0].norm;
+
+    if (rc < 0)
+        return rc;
+    norm_apply(&p, norm, w->h, w->x, w->stat);
+    ws->put(ws, unit);
+    return dev_check(m->dev, e);
+}
+
 static int one_unit(struct pass *p, struct weights *ws, struct forward_work *w, int unit, int next,
                     struct err *e)
 {

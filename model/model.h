@@ -326,6 +326,9 @@ void model_pick_rows(const struct model *m, void *to, const void *from, const in
 /* Logits of the n rows in w->picked, on the stage with the head. Collective over tp. */
 int model_forward_head(struct model *m, struct weights *ws, int64_t n, struct forward_work *w,
                        struct head_out *out, struct err *e);
+/* After model_forward() of n rows by one rank of cp and pp: the final hidden states of all of them, behind
+ * the last norm, dt [n][hidden] in w->h. Not collective. */
+int model_final_states(struct model *m, struct weights *ws, int64_t n, struct forward_work *w, struct err *e);
 
 /* ---- training: forward that keeps, backward that accumulates ---- */
 

@@ -396,6 +396,9 @@ struct sublayer_kind {
 extern const struct sublayer_kind sublayer_embed, sublayer_attention, sublayer_latent, sublayer_mlp,
     sublayer_experts, sublayer_head;
 
+/* to = norm of from, own rows (dt). stat: what backward needs. */
+void norm_apply(const struct pass *p, const struct norm *n, void *to, const void *from, float *stat);
+
 /* ---- sublayer/mlp.c: an MLP inside of a body. Slot and pack numbers are set. ---- */
 /* Sizes, and the plans of its two packs. */
 void mlp_shape(struct sublayer *s, struct mlp *mlp, const struct model *m, enum act act, int64_t inter,

@@ -81,8 +81,7 @@ void unit_carve(const struct model *m, const struct unit *u, const struct call_s
 }
 
 /* ---- forward ---- */
-/* to = norm of from, own rows (dt). stat: what backward needs. */
-static void norm_apply(const struct pass *p, const struct norm *n, void *to, const void *from, float *stat)
+void norm_apply(const struct pass *p, const struct norm *n, void *to, const void *from, float *stat)
 {
     const struct model *m = p->m;
     int64_t rows = rows_own(&p->r);

@@ -25,9 +25,9 @@ struct drafter {
     void (*close)(void *state);
     /* Sets n, class and guess of every ask. */
     int (*propose)(void *state, struct draft_ask *ask, int n, struct err *e);
-    /* Final hidden states of the step's rows o->row, whose tokens have been taken: rows, dt [o->n][hidden] of
-     * the device. */
-    void (*took)(void *state, const struct outputs *o, const void *rows);
+    /* The final hidden state of a row: of the token at position pos of c, behind which there is another one.
+     * row: dt [hidden] of the device. */
+    void (*took)(void *state, struct choice *c, int64_t pos, const void *row);
     /* The choice gets no more tokens. */
     void (*end)(void *state, struct choice *c);
 };

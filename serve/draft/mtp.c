@@ -6,9 +6,9 @@
  *     states   h0 h1 h2
  *     pairs    h0t1 h1t2 h2t3 | a d0 | b d1      the last pair gives d0 and the state a; a and d0 give d1 …
  *
- * It runs on the engine's rank as a model of one layer (draft_model.c), whose sequence of a choice begins at
- * the first row with logits: rows without are not brought to that rank, so it sees nothing of the prompt but
- * its last states. */
+ * It runs on the engine's rank as a model of one layer (draft_model.c). Its sequence of a choice begins where
+ * states come without a gap: behind what the prefix cache had, and with --cp or --pp at the last token of the
+ * prompt, as only states of rows with logits come to that rank. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
@@ -16,7 +16,7 @@
 #include "serve/api/request.h"
 #include "serve/draft/draft_model.h"
 
-#define STATES_MOST 1024 /* kept of a sequence; where it is asked for nothing so long, it begins anew */
+#define STATES_MOST 4096 /* that a sequence keeps until they are run; of a longer prompt the last ones */
 
 /* The states of a choice's sequence; seq.shift - 1 is the position of the first one in the choice. */
 struct next {
@@ -108,30 +108,35 @@ static int reserve(struct draft_model *x, struct next *s)
     return 1;
 }
 
-/* Rows come in the order of positions; a sequence that was preempted brings some again. */
-static void add_state(struct draft_model *x, struct choice *c, int64_t pos, const void *row)
+/* The oldest states go, of a sequence that has not run yet; another one begins anew. */
+static void make_room(struct draft_model *x, struct next *s, int64_t pos)
 {
+    int64_t drop = STATES_MOST / 2;
+    if (s->g.queued) {
+        begin_at(x, s, pos);
+        return;
+    }
+    s->n -= drop;
+    s->g.seq.shift += drop;
+    memmove(s->state, s->state + (size_t)drop * state_bytes(x), (size_t)s->n * state_bytes(x));
+}
+
+/* Rows come in the order of positions; a sequence that was preempted brings some again. */
+static void took(void *state, struct choice *c, int64_t pos, const void *row)
+{
+    struct draft_model *x = state;
     struct next *s = c->draft.own;
     if (!s && !(s = new_next(x, c, pos)))
         return;
     int64_t expected = s->g.seq.shift - 1 + s->from + s->n;
     if (pos < expected)
         return;
-    if (pos > expected || s->lost || s->n == STATES_MOST)
+    if (pos > expected || s->lost)
         begin_at(x, s, pos);
+    else if (s->n == STATES_MOST)
+        make_room(x, s, pos);
     if (reserve(x, s))
         dev_read(x->how.dev, s->state + (size_t)s->n++ * state_bytes(x), row, state_bytes(x));
-}
-
-/* Rows of drafts that were wrong have left states of no tokens. */
-static void took(void *state, const struct outputs *o, const void *rows)
-{
-    struct draft_model *x = state;
-    for (int64_t i = 0; i < o->n; i++) {
-        const struct output_row *r = &o->row[i];
-        if (!r->pools && r->c->finish == FINISH_NONE && r->pos <= r->c->n_ids - 2)
-            add_state(x, r->c, r->pos, (const char *)rows + (size_t)i * state_bytes(x));
-    }
 }
 
 /* ---- guesses ---- */

@@ -8,6 +8,7 @@
 #include "base/test_hooks.h"
 #include "serve/api/request.h"
 #include "serve/draft/drafters.h"
+#include "serve/engine/outputs.h"
 #include "serve/metrics.h"
 #include "text/grammar.h"
 
@@ -106,10 +107,28 @@ void drafts_end(struct drafts *d, struct choice *c)
 
 int drafts_want_rows(const struct drafts *d) { return d->kind && d->kind->took; }
 
-void drafts_took(struct drafts *d, const struct outputs *o, const void *rows)
+/* Rows of drafts that were wrong have left states of no tokens. */
+static void take_state(struct drafts *d, struct choice *c, int64_t pos, const void *row)
 {
-    if (drafts_want_rows(d))
-        d->kind->took(d->state, o, rows);
+    const struct request *rq = c->rq;
+    if (c->finish == FINISH_NONE && !rq->done && rq->endpoint != ENDPOINT_EMBEDDINGS && pos <= c->n_ids - 2)
+        d->kind->took(d->state, c, pos, row);
+}
+
+void drafts_took(struct drafts *d, const struct outputs *o, const void *rows, size_t row_bytes)
+{
+    for (int64_t i = 0; i < o->n; i++)
+        take_state(d, o->row[i].c, o->row[i].pos, (const char *)rows + (size_t)i * row_bytes);
+}
+
+void drafts_took_all(struct drafts *d, const struct sched *s, const void *rows, size_t row_bytes)
+{
+    const char *row = rows;
+    for (int i = 0; i < s->n_items; i++) {
+        const struct sched_item *it = &s->item[i];
+        for (int64_t r = 0; r < it->n_rows; r++, row += row_bytes)
+            take_state(d, it->seq->owner, it->pos + r, row);
+    }
 }
 
 /* ---- what a row costs ---- */

@@ -107,10 +107,12 @@ int drafts_propose(struct drafts *d, struct sched *s, struct err *e);
 void drafts_compare(struct drafts *d, struct choice *c, int nth, int ran, int32_t id);
 /* A step of the scheduler's items took so long. */
 void drafts_timed(struct drafts *d, const struct sched *s, double seconds);
-/* Does it need the final hidden states of rows with logits? Then every step brings them here: rows, those of
- * o->row, whose tokens have been taken. */
+/* Does it need final hidden states of rows? */
 int drafts_want_rows(const struct drafts *d);
-void drafts_took(struct drafts *d, const struct outputs *o, const void *rows);
+/* A step's final hidden states, row_bytes each, of the device, whose tokens have been taken: of the rows
+ * o->row; or, where all ranks are of one tp group, of all rows of the scheduler's items. */
+void drafts_took(struct drafts *d, const struct outputs *o, const void *rows, size_t row_bytes);
+void drafts_took_all(struct drafts *d, const struct sched *s, const void *rows, size_t row_bytes);
 /* The choice gets no more tokens. */
 void drafts_end(struct drafts *d, struct choice *c);
 

@@ -500,6 +500,25 @@ static void count_step(struct engine *en)
     metric_observe(m, HIST_STEP_ROWS, (double)en->message.n_rows);
 }
 
+/* Rank 0: final hidden states for the drafter that needs them. */
+static int give_states(struct engine *en, const struct head_out *head, struct err *e)
+{
+    struct model *m = &en->in.loaded->m;
+    size_t row_bytes = (size_t)m->hidden * dtype_size(m->dt);
+    int rc = 0;
+
+    if (!drafts_want_rows(&en->drafts))
+        return 0;
+    if (en->in.ranks.cp || en->in.ranks.pp) {
+        drafts_took(&en->drafts, &en->outputs, head->rows, row_bytes);
+        return 0;
+    }
+    rc = model_final_states(m, &en->in.loaded->weights.w, en->message.n_rows, &en->work.forward, e);
+    if (rc >= 0)
+        drafts_took_all(&en->drafts, &en->sched, en->work.forward.h, row_bytes);
+    return rc;
+}
+
 /* Computes the step of the message; rank 0 makes tokens of its logits. */
 static int run_step(struct engine *en, struct err *e)
 {
@@ -518,7 +537,9 @@ static int run_step(struct engine *en, struct err *e)
     outputs_expect(&en->outputs, &en->sched);
     en->outputs.now_s = clock_s();
     outputs_process(&en->outputs, m, &head);
-    drafts_took(&en->drafts, &en->outputs, head.rows);
+    rc = give_states(en, &head, e);
+    if (rc < 0)
+        return rc;
     drafts_timed(&en->drafts, &en->sched, clock_s() - begin_s);
     sched_step_done(&en->sched);
     return 0;

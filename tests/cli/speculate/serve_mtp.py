@@ -14,6 +14,7 @@ import sys
 from serve_server import Server, claim, finish, skip, together
 
 folder, part = sys.argv[1:3]
+os.environ["SHARDLINE_DEVICE"] = os.path.join(os.environ["BIN"], "..", "tests", "devices", "fake_device.so")
 HIDDEN, VOCAB, LAYERS = 72, 256, 2
 CONFIG = dict(
     model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"], hidden_size=HIDDEN, num_hidden_layers=LAYERS,
@@ -154,7 +155,7 @@ def same(path, layouts):
 same(make("random"), [("--speculate", "mtp")] + [
     ("--speculate", "mtp:3", "--tp", 2), ("--speculate", "mtp:4", "--ctx", 256, "--kv-memory", 700000, "--tp", 4),
     ("--speculate", "mtp", "--cp", 2, "--prefill-chunk", 70), ("--speculate", "mtp", "--pp", 2),
-    ("--speculate", "mtp:2", "--tp", 2, "--ep", 2), ("--speculate", "mtp", "--dtype", "fp32", "--replicas", 2)] * (part == "all"))
+    ("--speculate", "mtp:2", "--tp", 2, "--ep", 2), ("--speculate", "mtp:3", "--device", "cuda", "--prefill-chunk", 20), ("--speculate", "mtp", "--dtype", "fp32", "--replicas", 2)] * (part == "all"))
 if part == "all":
     same(make("random", shares=True), [("--speculate", "mtp:2", "--prefill-chunk", 9)])
 for kind, most, share in (("token", 3, 1), ("state", 1, 1), ("state", 2, 0.5)):
@@ -170,7 +171,7 @@ def peer(path):
     python, out = os.environ.get("PEER_PYTHON", "python3"), os.path.join(folder, "peer")
     if subprocess.run([python, "-c", "import transformers, safetensors, torch"], capture_output=True).returncode:
         return skip("no transformers here: set PEER_PYTHON")
-    s, asked, got = serve(path, "--speculate", "mtp:1"), [], []
+    s, asked, got = serve(path, "--speculate", "mtp:1", "--tp", 2), [], []
     for p in ([10, 20, 30, 40, 50], list(range(1, 100)), [5] * 30, list(range(200, 100, -1))):
         before = counters(s)
         ids = s.complete(prompt=p, max_tokens=150, temperature=0, ignore_eos=True, return_token_ids=True,

@@ -37,7 +37,7 @@ def norm(x, weight):
 def count(ids, prompt, allowed):
     ids_t = torch.tensor([ids])
     states = model.model(input_ids=ids_t).last_hidden_state[0]              # behind the last norm
-    first = prompt - 1
+    first = 0
     tokens = norm(stored[at + "embed_tokens.weight"][ids_t[0, first + 1:]], stored[at + "enorm.weight"])
     before = norm(states[first:-1], stored[at + "hnorm.weight"])
     x = torch.cat([tokens, before], -1) @ stored[at + "eh_proj.weight"].T
