@@ -31,6 +31,10 @@ int ckpt_piece_check(const struct ckpt_piece *p, struct err *e);
 struct ckpt_shard;
 int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pieces,
                     const struct ckpt_piece *p, struct err *e);
+/* The same with a name for the file of the weights, a .safetensors that no other rank writes; NULL: as
+ * above. */
+int ckpt_shard_open_named(struct ckpt_shard **out, const char *dir, int rank, const char *weights,
+                          int n_pieces, const struct ckpt_piece *p, struct err *e);
 /* The codec of the files, applied when the shard is closed. CODEC_ZSTD: seekable zstd (NAME.zst), level 1 to
  * 19. CODEC_PLANES: byte planes (NAME.planes.zst), smaller for floats, level 0 (entropy coding only, the best
  * for weights) to 19. */

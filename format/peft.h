@@ -48,6 +48,20 @@ void peft_config_free(struct peft_config *c); /* a zeroed one is fine */
 int peft_config_scale(const struct peft_config *c, const char *name, int64_t *rank, double *scale,
                       struct err *e);
 
+/* A new adapter, for peft_config_text. */
+struct peft_new {
+    const char *base; /* base_model_name_or_path */
+    int64_t rank;
+    double alpha;
+    int rslora, gaussian, fan_in_fan_out;
+    int n;
+    char *const *target; /* [n]: target_modules */
+};
+/* Its adapter_config.json, as PEFT writes it; malloc'd. NULL: no memory, or text that is no UTF-8. */
+char *peft_config_text(const struct peft_new *p);
+/* The same config for weights that lie at `base`; malloc'd, NULL as above. */
+char *peft_config_on(const struct peft_config *c, const char *base);
+
 struct peft_module {
     char *name;       /* of the module in the model ("model.layers.0.mlp.up_proj"), or of the parameter */
     int is_param;     /* the model's tensor is `name`, not `name`.weight */
@@ -72,8 +86,8 @@ struct peft {
 
 /* 1: the checkpoint is an adapter: it has an adapter_config.json. */
 int peft_is(const struct ckpt *c);
-/* Reads what the adapter consists of; borrows c until peft_free. ERR_FORMAT: its files do not fit together,
- * or are of a kind that is not known. peft_free() frees it, after an error too. */
+/* Reads what the adapter consists of, its weights alone; borrows c until peft_free. ERR_FORMAT: its files do
+ * not fit together, or are of a kind that is not known. peft_free() frees it, after an error too. */
 int peft_read(struct peft *a, struct ckpt *c, struct err *e);
 void peft_free(struct peft *a); /* a zeroed one is fine */
 

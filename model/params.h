@@ -107,6 +107,7 @@ enum param_kind {
 };
 enum param_init {
     INIT_NORMAL,
+    INIT_UNIFORM,  /* in [-init_range, init_range) */
     INIT_RESIDUAL, /* normal, smaller with the number of layers */
     INIT_ONES,
     INIT_ZEROS
@@ -152,7 +153,7 @@ struct param {
     int companion_of; /* the weight of these scales */
 
     enum param_init init;
-    double init_range; /* deviation of the initial values, where they are random */
+    double init_range; /* deviation, or half the width, of the initial values, where they are random */
     int decay;         /* weight decay: a matrix that the optimizer sees */
 };
 

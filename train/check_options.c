@@ -8,6 +8,14 @@
 #include "train/run.h"
 
 /* ---- options ---- */
+/* An adapter goes on over weights that --init may name. */
+static int resumes_adapter(const struct train_opts *o)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/" PEFT_CONFIG, o->resume);
+    return o->lora || io_exists(path);
+}
+
 static int check_needs(const struct train_opts *o, struct err *e)
 {
     if (o->eval_only && (!o->init || !o->eval_data.n))
@@ -22,7 +30,7 @@ static int check_needs(const struct train_opts *o, struct err *e)
         return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
     if (o->resume && !strcmp(o->resume, "auto") && !o->out)
         return err_set(e, ERR_USAGE, "--resume auto needs --out");
-    if (o->resume && strcmp(o->resume, "auto") && o->init)
+    if (o->resume && strcmp(o->resume, "auto") && o->init && !resumes_adapter(o))
         return err_set(e, ERR_USAGE,
                        "--resume %s and --init %s: a run goes on or starts from weights: leave one out",
                        o->resume, o->init);
@@ -119,9 +127,27 @@ static int check_outputs(const struct train_opts *o, struct err *e)
     return 0;
 }
 
+/* What an adapter cannot have. */
+static int check_lora(const struct train_opts *o, struct err *e)
+{
+    struct lora_spec s = { 0 };
+    int rc = o->lora ? lora_spec_parse(&s, o->lora, e) : 0;
+    lora_spec_free(&s);
+    if (rc < 0 || !(o->lora || o->lora_init))
+        return rc;
+    if (o->offload_params)
+        return err_set(e, ERR_USAGE,
+                       "--offload-params with --lora: the frozen weights lie in memory: leave it out");
+    if (o->balance != BALANCE_NONE || o->z_loss > 0)
+        return err_set(e, ERR_USAGE, "--%s with --lora: routers are frozen: leave it out",
+                       o->balance != BALANCE_NONE ? "balance" : "z-loss");
+    return 0;
+}
+
 int run_check_options(const struct run *r, struct err *e)
 {
     int rc = check_needs(&r->o, e);
+    rc = rc < 0 ? rc : check_lora(&r->o, e);
     rc = rc < 0 ? rc : check_numbers(r, e);
     rc = rc < 0 ? rc : check_offload(&r->o, e);
     return rc < 0 ? rc : check_outputs(&r->o, e);

@@ -209,9 +209,15 @@ static int sample_token(struct sampler *s, const int32_t *ids, int at, int n, in
     struct model *m = &w->model;
     struct attn_seq seq = { 0, n - at, at, &s->page };
     int32_t want = n - at - 1;
-    struct batch b = {
-        .n_rows = n - at, .ids = ids + at, .n_seq = 1, .seq = &seq, .n_want = 1, .want = &want
-    };
+    const struct adapter_run all = { &w->adapter, 0, n - at };
+    const struct adapter_rows adapters = { 1, &all };
+    struct batch b = { .n_rows = n - at,
+                       .ids = ids + at,
+                       .n_seq = 1,
+                       .seq = &seq,
+                       .adapters = w->run->lora.n ? &adapters : NULL,
+                       .n_want = 1,
+                       .want = &want };
     struct comm *pp = w->ranks->mesh.axis[AXIS_PP];
     int ranks = w->ranks->layout.pp, me = w->ranks->mesh.at[AXIS_PP], rc = 0;
     size_t bytes = (size_t)(b.n_rows * m->hidden) * dtype_size(m->dt);

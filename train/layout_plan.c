@@ -8,7 +8,33 @@
 #include "base/log.h"
 #include "train/checkpoint/pieces.h"
 #include "train/eval.h"
+#include "train/lora/lora.h"
+#include "train/lora/lora_save.h"
 #include "train/log/runlog.h"
+
+/* A rank of a pipeline stage: its model, and what of it is trained. */
+struct shaped {
+    struct model m;
+    struct adapter adapter; /* zeroed where the model is trained */
+    const struct model *trained;
+};
+
+static int shape_stage(struct shaped *x, const struct layout_spec *a, int stage, struct err *e)
+{
+    *x = (struct shaped){ .trained = a->n_adapted ? &x->adapter.m : &x->m };
+    int rc = model_shape(&x->m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e);
+    if (rc < 0)
+        return rc;
+    x->m.expert_leaf = a->expert_leaf;
+    x->m.cp_grain = a->cp_grain;
+    return a->n_adapted ? adapter_open(&x->adapter, &x->m, a->adapted, a->n_adapted, e) : 0;
+}
+
+static void unshape(struct shaped *x)
+{
+    adapter_close(&x->adapter);
+    model_close(&x->m);
+}
 
 struct pipe_shape layout_plan_schedule(const struct batch_plan *b, const struct layout *l,
                                        enum pipe_kind kind)
@@ -101,18 +127,28 @@ static void plan_context(struct layout_plan *p, const struct layout_spec *a, con
     }
 }
 
-static void plan_traffic(struct layout_plan *p, const struct layout_spec *a, const struct model *m)
+/* Elements of the trained vectors that a ring passes on. */
+static double ring_elements(const struct model *m)
+{
+    double flat = 0;
+    for (int v = 0; v < m->local.n_trained; v++)
+        flat += (double)m->local.unit[v].flat * ring_share(m->local.unit[v].n_slices);
+    return flat;
+}
+
+static void plan_traffic(struct layout_plan *p, const struct layout_spec *a, const struct shaped *x)
 {
     const struct batch_plan *b = &p->batch;
-    double el = (double)dtype_size(a->dt), flat = 0; /* elements that a ring passes on */
+    const struct model *m = &x->m;
+    double el = (double)dtype_size(a->dt), flat = ring_elements(x->trained);
     double rows = (double)(b->supers * b->local * a->seq_len / a->layout.cp);
     double micros = (double)(b->supers * (b->local / b->micro));
     int stage = a->layout.zero, by_step = stage >= 2 || b->supers > 1;
 
-    for (int v = 0; v < m->local.n_trained; v++)
-        flat += (double)m->local.unit[v].flat * ring_share(m->local.unit[v].n_slices);
     p->dp_reduce = (stage == 0 ? 2 : 1) * 4 * flat * (by_step ? (double)b->supers : 1);
     p->dp_gather = stage == 0 ? 0 : stage < 3 ? el * flat : 2 * el * flat * micros;
+    if (a->n_adapted && lora_base_stage(&a->layout, a->dt, a->sharers) == 3)
+        p->dp_gather += 2 * el * ring_elements(m) * micros;
     plan_tp(p, a, m, rows);
     p->ep_exchange = plan_dispatch(a, m, rows);
     plan_context(p, a, m, rows);
@@ -131,7 +167,8 @@ int layout_plan_page_sharers(const struct layout_spec *a)
     return a->sharers < a->layout.cp ? a->sharers : a->layout.cp;
 }
 
-static struct work_shape work_of(const struct layout_spec *a, const struct batch_plan *b)
+static struct work_shape work_of(const struct layout_spec *a, const struct batch_plan *b,
+                                 const struct shaped *x)
 {
     return (struct work_shape){ .n_seq = (int)b->micro,
                                 .seq_len = a->seq_len,
@@ -140,18 +177,20 @@ static struct work_shape work_of(const struct layout_spec *a, const struct batch
                                 .expert_buffer = a->expert_buffer,
                                 .leaves = b->local,
                                 .sharers = layout_plan_page_sharers(a),
-                                .spills = a->offload_activations };
+                                .spills = a->offload_activations,
+                                .adapter = a->n_adapted ? (struct adapter *)(uintptr_t)&x->adapter : NULL };
 }
 
 /* Activations, and what deferred weight gradients keep, for a rank's schedule. files: of
  * --offload-activations. */
-static int plan_activations(const struct batch_plan *b, const struct layout_spec *a, const struct model *m,
+static int plan_activations(const struct batch_plan *b, const struct layout_spec *a, const struct shaped *x,
                             int stage, double *bytes, double *files, struct err *e)
 {
+    const struct model *m = &x->m;
     int64_t own = b->micro * a->seq_len / a->layout.cp / m->shares;
     struct inputs_shape inputs = { .units = (int)m->n_layers + 2,
                                    .bytes = (size_t)(own * m->hidden) * dtype_size(m->dt) };
-    struct work_shape work = work_of(a, b);
+    struct work_shape work = work_of(a, b, x);
     struct pipe_shape shape = layout_plan_schedule(b, &a->layout, a->pipeline);
     struct pipe_list list;
     int rc;
@@ -171,10 +210,10 @@ out:
 }
 
 /* With cp: what activations have of keys and values of whole sequences. */
-static int plan_keys(struct layout_plan *p, const struct layout_spec *a, const struct model *m, int stage,
+static int plan_keys(struct layout_plan *p, const struct layout_spec *a, const struct shaped *x, int stage,
                      struct err *e)
 {
-    struct work_shape work = work_of(a, &p->batch);
+    struct work_shape work = work_of(a, &p->batch, x);
     struct pipe_shape shape = layout_plan_schedule(&p->batch, &a->layout, a->pipeline);
     struct pipe_list list;
     int rc = pipe_make(&list, &shape, stage, e);
@@ -182,7 +221,7 @@ static int plan_keys(struct layout_plan *p, const struct layout_spec *a, const s
         return rc;
     p->keys = 0;
     for (int c = 0; c < shape.chunks; c++)
-        p->keys += (double)list.in_flight[c] * (double)train_pages_measure(m, c, &work);
+        p->keys += (double)list.in_flight[c] * (double)train_pages_measure(&x->m, c, &work);
     pipe_free(&list);
     return 0;
 }
@@ -210,9 +249,10 @@ static double comm_bytes(const struct layout_spec *a, const struct model *m, int
     return bytes + (layout_ranks(&a->layout) > 1 ? (double)COMM_STAGE : 0);
 }
 
-static double work_bytes(const struct layout_spec *a, const struct model *m, const struct batch_plan *b)
+static double work_bytes(const struct layout_spec *a, const struct shaped *x, const struct batch_plan *b)
 {
-    struct work_shape work = work_of(a, b);
+    const struct model *m = &x->m;
+    struct work_shape work = work_of(a, b, x);
     double cos_sin = 4.0 * (double)(sample_positions(a->seq_len, &a->cfg) * m->table.cfg.head_dim);
     return (m->learned_positions ? 0 : cos_sin) + (double)train_scratch_measure(m, &work, a->threads) +
            (double)runlog_peak_bytes(a->dt);
@@ -227,9 +267,11 @@ static struct offload_what offload_of(const struct layout_spec *a, const struct 
 }
 
 /* Bytes of a rank of a stage, by category; *files: of --offload-activations. m: shaped for the stage. */
-static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, const struct model *m,
+static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, const struct shaped *x,
                        int stage, double bytes[MEM_CATS], double *files, struct err *e)
 {
+    const struct model *m = &x->m;
+    int64_t rows = b->micro * a->seq_len / a->layout.cp;
     struct zero_options zero = { .stage = a->layout.zero,
                                  .overlap = a->overlap,
                                  .elsewhere = a->offload != OFFLOAD_NONE,
@@ -239,14 +281,22 @@ static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, 
     struct offload_bytes offload;
     int rc;
     memset(bytes, 0, sizeof(double) * MEM_CATS);
-    TRY(plan_activations(b, a, m, stage, &bytes[MEM_ACTS], files, e));
-    zero_measure(m, a->sharers, zero, b, bytes);
-    offload_measure(m, a->layout.zero, &what, &offload);
+    TRY(plan_activations(b, a, x, stage, &bytes[MEM_ACTS], files, e));
+    zero_measure(x->trained, a->sharers, zero, b, bytes);
+    offload_measure(x->trained, a->layout.zero, &what, &offload);
     bytes[MEM_OPTIM] += offload.buffers;
     bytes[MEM_GRADS] += offload.grads;
-    bytes[MEM_COMM] = comm_bytes(a, m, stage, b->micro * a->seq_len / a->layout.cp);
-    bytes[MEM_WORK] = work_bytes(a, m, b);
-    bytes[MEM_SAVE] = a->save_async ? pieces_measure(m, 0, a->layout.zero) : 0;
+    bytes[MEM_COMM] = comm_bytes(a, m, stage, rows);
+    bytes[MEM_WORK] = work_bytes(a, x, b);
+    bytes[MEM_SAVE] = a->save_async ? pieces_measure(x->trained, 0, a->layout.zero) : 0;
+    if (a->n_adapted) {
+        bytes[MEM_SAVE] += lora_save_measure(x->trained);
+        zero = (struct zero_options){ .stage = lora_base_stage(&a->layout, a->dt, a->sharers),
+                                      .overlap = a->overlap,
+                                      .frozen = 1 };
+        zero_measure(m, a->sharers, zero, b, bytes);
+        bytes[MEM_WORK] += (double)adapter_room_measure(m, rows > 64 ? rows : 64, x->adapter.rank);
+    }
 out:
     return rc;
 }
@@ -261,33 +311,30 @@ static double sum_of(const double bytes[MEM_CATS])
 
 static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int stage, struct err *e)
 {
-    struct model m;
+    struct shaped x;
     double bytes[MEM_CATS], total, files;
-    int rc = model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e);
-    if (rc < 0)
-        return rc;
-    m.expert_leaf = a->expert_leaf;
-    m.cp_grain = a->cp_grain;
-    TRY(stage_bytes(&p->batch, a, &m, stage, bytes, &files, e));
+    int rc;
+    TRY(shape_stage(&x, a, stage, e));
+    TRY(stage_bytes(&p->batch, a, &x, stage, bytes, &files, e));
 
     total = sum_of(bytes);
     if (total > p->total_bytes) {
         memcpy(p->bytes, bytes, sizeof bytes);
         p->total_bytes = total;
-        TRY(plan_keys(p, a, &m, stage, e));
+        TRY(plan_keys(p, a, &x, stage, e));
     }
     struct offload_what what = offload_of(a, &p->batch);
     struct offload_bytes offload;
-    offload_measure(&m, a->layout.zero, &what, &offload);
+    offload_measure(x.trained, a->layout.zero, &what, &offload);
     offload.files += files;
     if (offload.files + offload.host > p->offload.files + p->offload.host)
-        p->offload = offload, p->offload_elements = (double)m.local.flat_total;
+        p->offload = offload, p->offload_elements = (double)x.trained->local.flat_total;
     if (stage == 0)
-        plan_traffic(p, a, &m);
-    struct work_shape work = work_of(a, &p->batch);
-    experts_plan_add(&p->experts, &m, &work);
+        plan_traffic(p, a, &x);
+    struct work_shape work = work_of(a, &p->batch, &x);
+    experts_plan_add(&p->experts, &x.m, &work);
 out:
-    model_close(&m);
+    unshape(&x);
     return rc;
 }
 
@@ -302,19 +349,17 @@ static int plan_batch(struct batch_plan *b, const struct layout_spec *a, struct 
 int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_CATS], struct err *e)
 {
     struct batch_plan b;
-    struct model m;
+    struct shaped x = { 0 };
     struct pipe_shape shape;
     double files;
     int rc;
     TRY(plan_batch(&b, a, e));
     shape = layout_plan_schedule(&b, &a->layout, a->pipeline);
     TRY(pipe_check(&shape, e));
-    TRY(model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e));
-    m.expert_leaf = a->expert_leaf;
-    m.cp_grain = a->cp_grain;
-    rc = stage_bytes(&b, a, &m, stage, bytes, &files, e);
-    model_close(&m);
+    TRY(shape_stage(&x, a, stage, e));
+    rc = stage_bytes(&b, a, &x, stage, bytes, &files, e);
 out:
+    unshape(&x);
     return rc;
 }
 

@@ -4,6 +4,7 @@
 #define SHARDLINE_TRAIN_LAYOUT_PLAN_H
 
 #include <stdio.h>
+#include "model/adapter.h"
 #include "train/experts/experts_plan.h"
 #include "train/offload/offload.h"
 #include "train/offload/offload_inputs.h"
@@ -27,6 +28,10 @@ struct layout_spec {
     double expert_buffer; /* --expert-buffer */
     enum offload_kind offload;
     int offload_grads, offload_params, offload_activations;
+    /* [n_adapted], borrowed: an adapter of these weights is trained and the model is frozen; 0: the model is
+     * trained */
+    const struct adapter_matrix *adapted;
+    int n_adapted;
     double disk_rate; /* bytes a second that a rank reads and writes, together; 0: 1 GB */
     double flops;     /* a second of a rank's products; 0: not known */
 };

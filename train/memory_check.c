@@ -32,6 +32,8 @@ struct layout_spec memory_check_spec(const struct run *run, const struct ranks *
         .offload_params = o->offload_params,
         .offload_activations = o->offload_activations,
         .cp_grain = run->cp_grain,
+        .adapted = run->lora.list,
+        .n_adapted = run->lora.n,
     };
 }
 
@@ -52,14 +54,22 @@ static int measure_eval(const struct layout_spec *a, int stage, double bytes[MEM
     if (rc < 0)
         return rc;
     m.cp_grain = a->cp_grain;
-    size_t reading;
+    size_t reading, more;
+    struct adapter adapter = { 0 };
+    if (a->n_adapted)
+        TRY(adapter_open(&adapter, &m, a->adapted, a->n_adapted, e));
     bytes[MEM_PARAMS] = (double)resident_measure(&m, &reading);
     bytes[MEM_PARAMS] += (double)reading;
+    if (a->n_adapted) {
+        bytes[MEM_PARAMS] += (double)resident_measure(&adapter.m, &more);
+        work.adapter = &adapter;
+    }
     TRY(train_work_check(&m, &work, e));
     for (int c = 0; c < m.n_chunks; c++)
         bytes[MEM_ACTS] += (double)train_work_measure(&m, c, &work);
     bytes[MEM_WORK] = (double)train_scratch_measure(&m, &work, a->threads);
 out:
+    adapter_close(&adapter);
     model_close(&m);
     return rc;
 }

@@ -284,6 +284,8 @@ static int set_cp_grain(struct run *r, const struct layout *l, struct err *e)
 static void set_dtype(struct run *r)
 {
     int first = r->source ? ckpt_find(r->source, ROLE_WEIGHT, r->cfg.family->first->name) : -1;
+    if (r->lora.peft.n && r->o.resume)
+        first = r->lora.peft.module[0].a;
     r->dt = r->o.dtype ? DT_BF16 : DT_F32;
     if (first >= 0 && !opts_given(r->given, "dtype") && (r->o.resume || r->o.eval_only))
         r->dt = ckpt_tensor(r->source, first)->dtype == STORED_BF16 ? DT_BF16 : DT_F32;
@@ -301,6 +303,7 @@ int run_open(struct run *r, const struct ranks *ranks, struct log *term, struct 
     TRY(localise_data(r, e));
     TRY(run_set_vocabulary(r, e));
     r->stored_json = options_json(&r->o);
+    TRY(lora_open(r, e));
 
     if (r->cfg.not_trained[0] && !r->o.eval_only)
         return err_set(e, ERR_CONFIG, "config.json has %s", r->cfg.not_trained);
@@ -345,12 +348,14 @@ int run_open_files(struct run *r, struct err *e)
         TRY(copy_source_files(r, n, e));
     if (r->o.chat_template)
         TRY(chats_carry_template(&r->files, r->o.chat_template, e));
+    rc = lora_carry(r, e);
 out:
     return rc < 0 ? rc : 0;
 }
 
 void run_close(struct run *r)
 {
+    lora_close(&r->lora);
     free(r->stored_json);
     sidecar_close(&r->sidecars);
     opt_free(&ptrain_program, &r->o, NULL);

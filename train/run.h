@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "model/config.h"
 #include "model/params.h"
+#include "train/lora/lora.h"
 #include "train/ranks.h"
 #include "train/train_options.h"
 
@@ -27,6 +28,7 @@ struct run {
     int is_preset;        /* cfg is a preset, whose vocabulary follows tokenizer and data */
     enum dtype dt;        /* of the arithmetic */
     struct ckpt *source;  /* --resume or --init; NULL: initial values */
+    struct lora lora;     /* --lora and its like */
     int resumes_newest;   /* --resume auto found a checkpoint */
     int lock;             /* of OUT (run_lock.h); -1: none */
     struct carried files; /* written into every checkpoint */

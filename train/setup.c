@@ -67,6 +67,7 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
     TRY(comm_agree(ranks->mesh.all, rc, e));
     if (run->o.dry_run)
         return 0;
+    TRY(lora_check_base(run, ranks, e));
     TRY(run_lock(run, ranks, term, e)); /* OUT is new: open_files made it */
 
     TRY(memory_check(run, ranks, term, e));

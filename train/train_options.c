@@ -81,6 +81,12 @@ static const struct opt table[] = {
       "one of " MODEL_PRESETS ", or a config.json (default tiny, or --init's)", 0, 0, N, MODEL_PRESETS },
     { OPT_TEXT,   "init",           AT(init),           NULL,       "CKPT",
       "start from these weights", 0, 0, N },
+    { OPT_TEXT,   "lora",           AT(lora),           NULL,       "SPEC",
+      "train an adapter of --init's weights, which stay as they are: r=16,alpha=32,targets=q_proj,v_proj "
+      "(or all-linear), rslora=1, init=gaussian", 0, 0, 0 },
+    { OPT_TEXT,   "lora-init",      AT(lora_init),      NULL,       "DIR",
+      "start from this adapter (a folder of PEFT, or a checkpoint of --lora); with --eval-only: evaluate "
+      "with it", 0, 0, N },
     { OPT_INT,    "vocab-size",     AT(vocab_size),     "0",        "N",
       "tokens that the model knows (0: those of the tokenizer or the token file, else the preset's)",
       0, 1 << 28, N },

@@ -19,7 +19,7 @@ struct train_opts {
     int64_t virtual_stages;
     const char *transport;
     /* model */
-    const char *model, *init;
+    const char *model, *init, *lora, *lora_init;
     int64_t seed, grain, expert_leaf, cp_grain, vocab_size;
     /* data */
     struct opt_list data, eval_data;

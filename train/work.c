@@ -87,6 +87,7 @@ static int open_slots(struct work *w, int n_chunks, struct err *e)
         .recompute = (enum recompute)o->recompute,
         .expert_buffer = o->expert_buffer,
         .leaves = w->plan.local,
+        .adapter = w->run->lora.n ? &w->adapter : NULL,
     };
     int rc;
 
@@ -183,7 +184,8 @@ static int open_model(struct work *w, struct err *e)
                               .dt = w->run->dt,
                               .fast = o->numerics == NUMERICS_FAST,
                               .max_rows = rows > 64 ? rows : 64,
-                              .max_pos = sample_positions(o->seq_len, cfg) };
+                              .max_pos = sample_positions(o->seq_len, cfg),
+                              .adapter_rank = w->run->lora.rank };
     int rc = model_open(&w->model, cfg, &how, e);
 
     w->model.waits = o->overlap == OVERLAP_OFF;
@@ -235,6 +237,9 @@ int work_open(struct work *w, struct log *term, struct err *e)
     TRY(open_model(w, e));
     w->model.expert_leaf = w->run->expert_leaf;
     w->model.cp_grain = w->run->cp_grain;
+    if (w->run->lora.n)
+        TRY(adapter_open(&w->adapter, &w->model, w->run->lora.list, w->run->lora.n, e));
+    lora_set_init(&w->run->lora, &w->adapter);
     TRY(balance_open(w, e));
     TRY(open_rounds(w, e));
     if (cfg->dropout > 0 && !o->eval_only)
@@ -251,12 +256,20 @@ static int open_resident(struct work *w, struct err *e)
 {
     struct world *world = w->ranks->world;
     int rc;
+    const struct lora *l = &w->run->lora;
     TRY(resident_open(&w->resident, &w->model, restore_read_param, w, e));
     w->weights = &w->resident.w;
+    if (l->n) {
+        TRY(resident_open(&w->adapter_weights, &w->adapter.m, restore_read_adapter, w, e));
+        w->adapter.w = &w->adapter_weights.w;
+        TRY(ckpt_check_rest(l->peft.c, world_rank(world), world_size(world), e));
+    }
     rc = ckpt_check_rest(w->run->source, world_rank(world), world_size(world), e);
 out:
     return rc;
 }
+
+static struct model *work_model(struct work *w) { return w->run->lora.n ? &w->adapter.m : &w->model; }
 
 /* --offload. Collective. */
 static int open_offload(struct work *w, struct log *term, struct err *e)
@@ -280,8 +293,8 @@ static int open_offload(struct work *w, struct log *term, struct err *e)
             o->offload);
     if (what.kind == OFFLOAD_NONE)
         return 0;
-    TRY(offload_open(&w->offload, &w->model, r->layout.zero, &spec, e));
-    offload_measure(&w->model, r->layout.zero, &what, &bytes);
+    TRY(offload_open(&w->offload, work_model(w), r->layout.zero, &spec, e));
+    offload_measure(work_model(w), r->layout.zero, &what, &bytes);
     offload_text(w->offload, how);
     log_bytes(size, bytes.files + bytes.host);
     log_line(term, "offload: masters and moments %s%s, %s a rank, %s",
@@ -314,8 +327,16 @@ int work_open_state(struct work *w, struct log *term, struct err *e)
     };
     TRY(open_offload(w, term, e));
     how.store = w->offload ? offload_store(w->offload) : NULL;
-    TRY(zero_open(&w->zero, &w->model, &groups, how, &w->plan, e));
+    TRY(zero_open(&w->zero, work_model(w), &groups, how, &w->plan, e));
     w->weights = zero_weights(w->zero);
+    if (w->run->lora.n) {
+        w->adapter.w = w->weights;
+        how = (struct zero_options){ .stage = lora_base_stage(layout, w->run->dt, sharers),
+                                     .overlap = how.overlap,
+                                     .frozen = 1 };
+        TRY(zero_open(&w->frozen, &w->model, &groups, how, &w->plan, e));
+        w->weights = zero_weights(w->frozen);
+    }
 out:
     return rc;
 }
@@ -323,8 +344,10 @@ out:
 void work_close(struct work *w)
 {
     offload_close(w->offload);
-    if (w->zero)
-        zero_close(w->zero);
+    zero_close(w->zero);
+    zero_close(w->frozen);
+    if (w->adapter_weights.m)
+        resident_close(&w->adapter_weights);
     if (w->resident.m)
         resident_close(&w->resident);
     for (int64_t i = 0; i < w->n_slots; i++)
@@ -340,6 +363,7 @@ void work_close(struct work *w)
     comm_close(w->pp_back);
     pipe_free(&w->schedule);
     balance_close(w);
+    adapter_close(&w->adapter);
     model_close(&w->model);
 
     data_close(w->data);

@@ -3,6 +3,7 @@
 #ifndef SHARDLINE_TRAIN_WORK_H
 #define SHARDLINE_TRAIN_WORK_H
 
+#include "model/adapter.h"
 #include "model/model.h"
 #include "text/text.h"
 #include "train/data/data.h"
@@ -31,12 +32,15 @@ struct work {
 
     struct model model;
     struct balance_counts balance;
-    float *rounds;                  /* [n_layers]: of struct step_result; NULL: ep is 1 */
-    struct zero *zero;              /* training: weights, gradients, moments */
-    struct offload_count offloaded; /* for the log */
-    struct offload *offload;        /* --offload: where masters and moments are; NULL: the device's memory */
-    struct resident resident;       /* evaluation only: weights */
-    struct weights *weights;        /* of one of the two */
+    float *rounds;                   /* [n_layers]: of struct step_result; NULL: ep is 1 */
+    struct adapter adapter;          /* --lora: its parameters are what is trained; else zeroed */
+    struct zero *frozen;             /* training with it: the weights of `model`; else NULL */
+    struct resident adapter_weights; /* evaluation with it */
+    struct zero *zero;               /* training: weights, gradients, moments */
+    struct offload_count offloaded;  /* for the log */
+    struct offload *offload;         /* --offload: where masters and moments are; NULL: the device's memory */
+    struct resident resident;        /* evaluation only: weights */
+    struct weights *weights;         /* of one of the two */
 
     struct batch_plan plan;
     struct pipe_list schedule; /* of this rank */
@@ -64,6 +68,12 @@ struct work {
     double waited_s;                  /* of this step, for other pipeline stages */
     double all_waited_s, all_steps_s; /* of the steps of this process but the first */
 };
+
+/* The model whose parameters are trained: the adapter's, where there is one. */
+static inline const struct model *work_trained(const struct work *w)
+{
+    return w->run->lora.n ? &w->adapter.m : &w->model;
+}
 
 /* Opens the data of --data and --eval-data. */
 int work_open_data(struct work *w, struct err *e);

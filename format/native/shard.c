@@ -182,6 +182,12 @@ static int left_out(const struct ckpt_piece *p)
 int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pieces,
                     const struct ckpt_piece *p, struct err *e)
 {
+    return ckpt_shard_open_named(out, dir, rank, NULL, n_pieces, p, e);
+}
+
+int ckpt_shard_open_named(struct ckpt_shard **out, const char *dir, int rank, const char *weights,
+                          int n_pieces, const struct ckpt_piece *p, struct err *e)
+{
     size_t n = (size_t)n_pieces + 1;
     struct ckpt_shard *s = calloc(1, sizeof *s);
     int rc = 0, kept = 0, first = 0;
@@ -191,6 +197,8 @@ int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pi
         s->file[f].fd = -1;
         snprintf(s->file[f].name, sizeof s->file[f].name, "%s-%05d.safetensors", file_kind[f], rank);
     }
+    if (weights)
+        snprintf(s->file[FILE_WEIGHTS].name, sizeof s->file[FILE_WEIGHTS].name, "%s", weights);
     s->n = n_pieces;
     s->dir = strdup(dir);
     s->given = malloc(sizeof *s->given * n);

@@ -244,8 +244,8 @@ int peft_read(struct peft *a, struct ckpt *c, struct err *e)
     a->saved = calloc(n + 1, sizeof *a->saved);
     if (!a->module || !a->saved)
         return no_memory(a, e);
-    for (int i = 0; i < (int)n; i++)
-        TRY(add_tensor(a, i, e));
+    for (int i = 0; i < (int)n; i++) /* a checkpoint of ptrain has moments too */
+        TRY(ckpt_tensor(c, i)->role == ROLE_WEIGHT ? add_tensor(a, i, e) : 0);
     for (int i = 0; i < a->n; i++)
         TRY(check_module(a, &a->module[i], e));
     qsort(a->module, (size_t)a->n, sizeof *a->module, compare_modules);

@@ -101,8 +101,8 @@ static int add_tensor(struct param_table *t, const struct model *base, const str
             p.n_fused = of->n_fused;
             p.n_sharing = of->n_sharing;
         }
-        p.init = is_b ? INIT_ZEROS : INIT_NORMAL;
-        p.init_range = 1.0 / sqrt(3.0 * (double)in);
+        p.init = is_b ? INIT_ZEROS : INIT_UNIFORM;
+        p.init_range = 1.0 / sqrt((double)in); /* kaiming_uniform_ with a = sqrt 5, as in PEFT */
         if (set_name(&p, of, is_b ? 'B' : 'A', e) < 0)
             return -e->code;
         a_of[t->n] = is_b ? a : -1;

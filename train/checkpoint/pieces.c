@@ -1,8 +1,10 @@
 /* pieces.c - see pieces.h. */
 #include "train/checkpoint/pieces.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "format/peft.h"
 
 /* Bytes of the buffer through which device memory, or joined rows, reach a file. */
 #define BUFFER ((size_t)1 << 20)
@@ -34,11 +36,23 @@ static int has_own_dtype(const struct model *m, const struct param_piece *at)
     return param_of(m, at)->dtype != NULL;
 }
 
+/* The name of a parameter's tensor in files. */
+static const char *name_of(struct pieces *p, const struct param *q)
+{
+    char **name = &p->name[q - p->m->table.p];
+    size_t room = strlen(q->name) + sizeof PEFT_PREFIX;
+    if (!p->of_adapter)
+        return q->name;
+    if (!*name && (*name = malloc(room)))
+        snprintf(*name, room, PEFT_PREFIX "%s", q->name);
+    return *name ? *name : ""; /* a writer refuses it */
+}
+
 static void add(struct pieces *p, enum zero_state state, const struct param_piece *at)
 {
     const struct param *q = param_of(p->m, at);
     struct ckpt_piece *x = &p->piece[p->n];
-    *x = (struct ckpt_piece){ .t = { .name = q->name, .role = roles[state], .n_dims = q->n_dims },
+    *x = (struct ckpt_piece){ .t = { .name = name_of(p, q), .role = roles[state], .n_dims = q->n_dims },
                               .box = at->box,
                               .lo = at->lo,
                               .hi = at->hi };
@@ -49,18 +63,44 @@ static void add(struct pieces *p, enum zero_state state, const struct param_piec
     p->bytes += (size_t)stored_bytes(x->t.dtype, at->hi - at->lo);
 }
 
-int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
-                struct err *e)
+/* Which weights are listed. */
+enum listed_weights { WEIGHTS_OWN, WEIGHTS_WHOLE, WEIGHTS_NONE };
+
+/* Every tensor of the table once. */
+static void add_whole(struct pieces *p)
 {
-    size_t most = (size_t)m->local.n_parts * ZERO_STATES + 1;
+    const struct param_table *t = &p->m->table;
+    for (int i = 0; i < t->n; i++) {
+        struct ckpt_piece *x = &p->piece[p->n];
+        if (!t->p[i].n_sharing)
+            continue;
+        *x = (struct ckpt_piece){ .t = { .name = name_of(p, &t->p[i]), .n_dims = t->p[i].n_dims } };
+        memcpy(x->t.shape, t->p[i].shape, sizeof x->t.shape);
+        x->t.dtype = stored_dtype(ZERO_WEIGHT, p->m->dt);
+        x->box = box_whole(x->t.n_dims, x->t.shape);
+        x->hi = box_count(&x->box);
+        p->at[p->n++] = p->bytes;
+        p->bytes += (size_t)stored_bytes(x->t.dtype, x->hi);
+    }
+    p->n_given = p->n;
+}
+
+static int open_list(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
+                     enum listed_weights weights, struct err *e)
+{
+    size_t most = (size_t)m->local.n_parts * ZERO_STATES + (size_t)m->table.n + 1;
     struct param_piece *buf = calloc(most, sizeof *buf);
     *p = (struct pieces){ .m = m,
                           .z = z,
                           .piece = calloc(most, sizeof *p->piece),
                           .source = calloc(most, sizeof *p->source),
-                          .at = calloc(most, sizeof *p->at) };
-    int ok = buf && p->piece && p->source && p->at;
-    for (enum zero_state k = ZERO_WEIGHT; ok && k < ZERO_STATES; k++) {
+                          .at = calloc(most, sizeof *p->at),
+                          .of_adapter = weights != WEIGHTS_OWN,
+                          .name = calloc((size_t)m->table.n + 1, sizeof *p->name) };
+    int ok = buf && p->piece && p->source && p->at && p->name;
+    if (ok && weights == WEIGHTS_WHOLE)
+        add_whole(p);
+    for (enum zero_state k = weights == WEIGHTS_OWN ? ZERO_WEIGHT : ZERO_MASTER; ok && k < ZERO_STATES; k++) {
         int n = has_state(k, m->dt) ? params_pieces(&m->local, dp_rank, is_sliced(k, zero), buf) : 0;
         for (int i = 0; i < n; i++)
             if (k == ZERO_WEIGHT || !has_own_dtype(m, &buf[i]))
@@ -70,8 +110,23 @@ int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, i
     return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for the list of pieces");
 }
 
+int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
+                struct err *e)
+{
+    return open_list(p, m, z, dp_rank, zero, WEIGHTS_OWN, e);
+}
+
+int pieces_open_given(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
+                      int whole, struct err *e)
+{
+    return open_list(p, m, z, dp_rank, zero, whole ? WEIGHTS_WHOLE : WEIGHTS_NONE, e);
+}
+
 void pieces_close(struct pieces *p)
 {
+    for (int i = 0; p->name && i < p->m->table.n; i++)
+        free(p->name[i]);
+    free(p->name);
     free(p->piece);
     free(p->source);
     free(p->at);
@@ -148,6 +203,10 @@ void pieces_copy(const struct pieces *p, int i, char *out)
     const struct piece_source *from = &p->source[i];
     struct err ignored; /* memory is read */
     struct joined j;
+    if (i < p->n_given) {
+        memcpy(out, p->given + p->at[i], (i + 1 < p->n ? p->at[i + 1] : p->bytes) - p->at[i]);
+        return;
+    }
     if (from->at.n_parts == 1) {
         dev_read(p->m->dev, out, zero_piece(p->z, from->state, &from->at),
                  (i + 1 < p->n ? p->at[i + 1] : p->bytes) - p->at[i]);
@@ -214,6 +273,8 @@ int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *
 {
     const struct piece_source *from = &p->source[i];
     const struct ckpt_piece *c = &p->piece[i];
+    if (i < p->n_given)
+        return ckpt_shard_put(f, i, p->given + p->at[i], c->hi - c->lo, e);
     if (from->at.n_parts > 1) {
         struct joined j = join(p, from);
         return put_joined(p, &j, f, i, e);

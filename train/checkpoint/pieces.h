@@ -15,6 +15,11 @@ struct pieces {
     struct piece_source *source;
     size_t *at;   /* where piece i begins in a copy of all of them */
     size_t bytes; /* size of that copy */
+    /* The first n_given pieces have their bytes here, at `at`, and nowhere else; borrowed. */
+    const char *given;
+    int n_given;
+    int of_adapter; /* names in files are those of PEFT */
+    char **name;    /* [parameters]: these */
 };
 
 /* Lists the pieces of dp rank dp_rank in ZeRO stage `zero`, in the order weights, masters, moments.
@@ -22,6 +27,10 @@ struct pieces {
 int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
                 struct err *e);
 void pieces_close(struct pieces *p);
+/* The same without the pieces of weights, but, with `whole`, every tensor's weights as one piece: the first
+ * n_given ones, whose bytes the caller gives before they are copied or written. */
+int pieces_open_given(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
+                      int whole, struct err *e);
 /* Bytes of all pieces of dp rank dp_rank; m may be from model_shape. */
 double pieces_measure(const struct model *m, int dp_rank, int zero);
 

@@ -126,13 +126,17 @@ int restore_find(struct run *run, const struct ranks *ranks, struct log *term, s
     if (rc < 0 || !source)
         return rc;
     if (run->o.resume && !ckpt_state(source)->has_state)
+        return err_set(e, ERR_USAGE, "%s has no optimizer state to resume: start from its weights with --%s",
+                       ckpt_path(source), peft_is(source) ? "lora-init" : "init");
+    if (!run->o.resume && peft_is(source))
         return err_set(e, ERR_USAGE,
-                       "%s has no optimizer state to resume: start from its weights with --init",
+                       "--init %s is an adapter: name the model's weights with --init and the adapter with "
+                       "--lora-init",
                        ckpt_path(source));
     if (ckpt_remark(source))
         log_line(term, "%s", ckpt_remark(source));
     TRY(read_config(run, e));
-    if (run->cfg.tied && ranks_is_first(ranks))
+    if (run->cfg.tied && ranks_is_first(ranks) && !peft_is(source))
         TRY(ckpt_check_tied(source, run->cfg.family->first->name, "lm_head.weight", e));
 out:
     return rc < 0 ? rc : 0;
@@ -160,9 +164,26 @@ void restore_report(const struct ckpt *source, struct log *term)
 static const enum ckpt_role role_of[ZERO_STATES] = { ROLE_WEIGHT, ROLE_MASTER, ROLE_EXP_AVG,
                                                      ROLE_EXP_AVG_SQ };
 
-static int find_tensor(struct ckpt *source, enum ckpt_role role, const struct param *p, struct err *e)
+/* Where a parameter is read from: a checkpoint, and the adapter that it is, or NULL. */
+struct origin {
+    struct ckpt *c;
+    const struct lora *adapter;
+    const struct work *w;
+};
+
+/* The number of a parameter's tensor, or -1. */
+static int tensor_of(const struct origin *from, enum ckpt_role role, const struct param *p)
 {
-    int i = ckpt_find(source, role, p->name);
+    int i = from->adapter ? lora_tensor(from->adapter, p) : 0;
+    if (!from->adapter)
+        return ckpt_find(from->c, role, p->name);
+    return i < 0 || role == ROLE_WEIGHT ? i : ckpt_find(from->c, role, ckpt_tensor(from->c, i)->name);
+}
+
+static int find_tensor(const struct origin *from, enum ckpt_role role, const struct param *p, struct err *e)
+{
+    struct ckpt *source = from->c;
+    int i = tensor_of(from, role, p);
     const struct ckpt_tensor *x;
     char how[320];
     if (i < 0)
@@ -184,11 +205,11 @@ static enum dtype dtype_of(enum stored_dtype x)
 }
 
 /* Elements [lo, hi) of box b as fp32, whatever the file holds. */
-static int read_floats(const struct work *w, enum ckpt_role role, const struct param *p, const struct box *b,
-                       int64_t lo, int64_t hi, float *dst, struct err *e)
+static int read_floats(const struct origin *from, enum ckpt_role role, const struct param *p,
+                       const struct box *b, int64_t lo, int64_t hi, float *dst, struct err *e)
 {
-    struct ckpt *source = w->run->source;
-    int i = find_tensor(source, role, p, e), rc;
+    struct ckpt *source = from->c;
+    int i = find_tensor(from, role, p, e), rc;
     if (i < 0)
         return i;
     enum stored_dtype have = ckpt_tensor(source, i)->dtype;
@@ -199,22 +220,21 @@ static int read_floats(const struct work *w, enum ckpt_role role, const struct p
         return err_set(e, ERR_MEMORY, "no memory to widen %s", p->name);
     rc = ckpt_read_range(source, i, b, lo, hi, narrow, e);
     if (rc >= 0)
-        KERNEL(w->ranks->dev->host, widen, dst, narrow, dtype_of(have), hi - lo);
+        KERNEL(from->w->ranks->dev->host, widen, dst, narrow, dtype_of(have), hi - lo);
     free(narrow);
     return rc;
 }
 
-/* A zero_fill; ctx: struct work. */
+/* A zero_fill; ctx: struct origin. */
 static int fill(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo,
                 int64_t hi, float *dst, struct err *e)
 {
     return read_floats(ctx, role_of[s], p, b, lo, hi, dst, e);
 }
 
-int restore_read_param(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst,
-                       enum dtype dt, struct err *e)
+static int read_param(const struct origin *from, const struct param *p, const struct box *b,
+                      struct ring *ring, void *dst, enum dtype dt, struct err *e)
 {
-    const struct work *w = ctx;
     const size_t element = dtype_size(dt);
     int64_t n = box_count(b), most = dt == DT_F32 ? n : CHUNK_ELEMENTS, got;
     float *buf = dt == DT_F32 ? NULL : malloc(CHUNK_ELEMENTS * sizeof *buf);
@@ -224,20 +244,36 @@ int restore_read_param(void *ctx, const struct param *p, const struct box *b, st
         got = ring_take(ring, (char *)dst + (size_t)lo * element, n - lo < most ? n - lo : most, element,
                         &place, e);
         float *wide = buf ? buf : place;
-        rc = got < 0 ? (int)got : read_floats(w, ROLE_WEIGHT, p, b, lo, lo + got, wide, e);
+        rc = got < 0 ? (int)got : read_floats(from, ROLE_WEIGHT, p, b, lo, lo + got, wide, e);
         if (rc >= 0 && buf)
-            KERNEL(w->ranks->dev->host, round_to, place, dt, buf, got);
+            KERNEL(from->w->ranks->dev->host, round_to, place, dt, buf, got);
     }
     free(buf);
     return rc;
 }
 
+int restore_read_param(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst,
+                       enum dtype dt, struct err *e)
+{
+    const struct work *w = ctx;
+    return read_param(&(struct origin){ w->run->source, NULL, w }, p, b, ring, dst, dt, e);
+}
+
+int restore_read_adapter(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst,
+                         enum dtype dt, struct err *e)
+{
+    const struct work *w = ctx;
+    const struct lora *l = &w->run->lora;
+    return read_param(&(struct origin){ l->peft.c, l, w }, p, b, ring, dst, dt, e);
+}
+
 /* A resumed checkpoint must hold weights and moments of the run's dtype, so that nothing is lost. */
-static int check_resume(const struct run *run, const struct param *first, int have[ZERO_STATES],
+static int check_resume(const struct origin *from, const struct param *first, int have[ZERO_STATES],
                         struct err *e)
 {
-    struct ckpt *source = run->source;
-    int i = find_tensor(source, ROLE_WEIGHT, first, e);
+    const struct run *run = from->w->run;
+    struct ckpt *source = from->c;
+    int i = find_tensor(from, ROLE_WEIGHT, first, e);
     if (i < 0)
         return i;
     enum dtype stored = dtype_of(ckpt_tensor(source, i)->dtype);
@@ -274,29 +310,54 @@ static int check_names(const struct ckpt *source, const struct param_table *tabl
     return 0;
 }
 
+/* All ranks have read what they need: the rest, in shares. */
+static int check_rest(const struct work *w, struct ckpt *c, struct err *e)
+{
+    struct world *world = w->ranks->world;
+    int rc = ckpt_check_rest(c, world_rank(world), world_size(world), e);
+    ckpt_release_files(c); /* --keep may remove it */
+    return rc;
+}
+
+/* The weights under an adapter. */
+static int load_frozen(struct work *w, struct err *e)
+{
+    const int weights[ZERO_STATES] = { 1, 0, 0, 0 };
+    struct ckpt *base = w->run->lora.base;
+    struct origin from = { base, NULL, w };
+    int rc;
+    TRY(check_names(base, &w->model.table, e));
+    TRY(zero_load(w->frozen, fill, &from, weights, e));
+    rc = check_rest(w, base, e);
+out:
+    return rc;
+}
+
 int restore_load(struct work *w, struct err *e)
 {
     const struct run *run = w->run;
-    const struct param_table *table = &w->model.table;
-    struct world *world = w->ranks->world;
-    struct ckpt *source = run->source;
-    int have[ZERO_STATES] = { 1, 0, 0, 0 }, rc;
+    const struct lora *l = &run->lora;
+    const struct param_table *table = &work_trained(w)->table;
+    struct origin from = { l->n ? l->peft.c : run->source, l->n ? l : NULL, w };
+    int have[ZERO_STATES] = { 1, 0, 0, 0 }, rc = 0;
     uint64_t seed = (uint64_t)run->o.seed;
-    if (!source)
+    if (l->n)
+        TRY(load_frozen(w, e));
+    if (!from.c)
         return zero_load(w->zero, zero_init_values, &seed, have, e);
 
-    TRY(check_names(source, table, e));
+    if (!l->n)
+        TRY(check_names(from.c, table, e));
     if (run->o.resume)
-        TRY(check_resume(run, &table->p[0], have, e));
-    TRY(zero_load(w->zero, fill, w, have, e));
-    TRY(ckpt_check_rest(source, world_rank(world), world_size(world), e));
-    ckpt_release_files(source); /* --keep may remove it */
+        TRY(check_resume(&from, &table->p[0], have, e));
+    TRY(zero_load(w->zero, fill, &from, have, e));
+    TRY(check_rest(w, from.c, e));
 
     if (run->o.resume) {
-        const struct ckpt_state *s = ckpt_state(source);
+        const struct ckpt_state *s = ckpt_state(from.c);
         w->at.step = w->at.first_step = s->step;
         w->at.first_sample = s->epoch * data_windows(w->data) + s->sample;
-        TRY(balance_restore(w, &s->counts, ckpt_path(source), e));
+        TRY(balance_restore(w, &s->counts, ckpt_path(from.c), e));
     }
 out:
     return rc;

@@ -17,6 +17,9 @@ int restore_load(struct work *w, struct err *e);
 /* A model_read: box b of parameter p from the source, in dtype dt. ctx: struct work. */
 int restore_read_param(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst,
                        enum dtype dt, struct err *e);
+/* The same for a parameter of the adapter, from run->lora.peft. */
+int restore_read_adapter(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst,
+                         enum dtype dt, struct err *e);
 /* Reports what a resumed checkpoint of another framework held, and what of its run goes on. */
 void restore_report(const struct ckpt *source, struct log *term);
 

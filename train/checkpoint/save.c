@@ -19,6 +19,7 @@
 #include "base/io.h"
 #include "train/checkpoint/pieces.h"
 #include "train/checkpoint/restore.h"
+#include "train/lora/lora_save.h"
 
 enum phase { IDLE, WRITING, PUBLISHING };
 struct save {
@@ -26,8 +27,9 @@ struct save {
     struct ranks *ranks;
     const struct work *work;
     struct runlog *log;
-    struct pieces pieces; /* of this rank */
-    char *snapshot;       /* --save-async: memory for a copy of them */
+    struct pieces pieces;     /* of this rank */
+    struct lora_save adapter; /* of a run with --lora */
+    char *snapshot;           /* --save-async: memory for a copy of them */
 
     /* the save under way */
     enum phase phase;
@@ -72,7 +74,8 @@ static int write_pieces(struct save *s, struct err *e)
     int rc = 0;
     if (!s->pieces.n)
         return 0;
-    TRY(ckpt_shard_open(&f, s->tmp, world_rank(s->ranks->world), s->pieces.n, s->pieces.piece, e));
+    TRY(ckpt_shard_open_named(&f, s->tmp, world_rank(s->ranks->world),
+                              s->pieces.n_given ? PEFT_TENSORS : NULL, s->pieces.n, s->pieces.piece, e));
     for (int i = 0; i < s->pieces.n; i++)
         TRY(put(s, i, f, e));
     struct ckpt_shard *closing = f;
@@ -369,6 +372,8 @@ int save_start(struct save *s, int must, struct err *e)
     TRY(comm_broadcast(all, s->tmp, sizeof s->tmp, 0, e));
     rc = zero_settle_all(s->work->zero, e);
     TRY(comm_agree(all, rc, e));
+    if (s->run->lora.n)
+        TRY(lora_save_gather(&s->adapter, e));
     if (s->snapshot)
         take_snapshot(s);
     start_phase(s, WRITING, write_pieces);
@@ -433,7 +438,10 @@ int save_open(struct save **out, const struct work *w, struct runlog *log, struc
     if (ranks_is_first(ranks))
         drop_left(s->run->o.out, &log->term);
 
-    TRY(pieces_open(&s->pieces, &w->model, w->zero, comm_rank(ranks_zero(ranks)), ranks->layout.zero, e));
+    if (s->run->lora.n)
+        TRY(lora_save_open(&s->adapter, &s->pieces, w, e));
+    else
+        TRY(pieces_open(&s->pieces, &w->model, w->zero, comm_rank(ranks_zero(ranks)), ranks->layout.zero, e));
     s->sizes = calloc((size_t)world_size(ranks->world), sizeof *s->sizes);
     if (w->balance.before)
         s->counts_memory = calloc(kept_counts(w), sizeof *s->counts_memory);
@@ -464,5 +472,6 @@ void save_close(struct save *s)
     free(s->sizes);
     free(s->counts_memory);
     pieces_close(&s->pieces);
+    lora_save_close(&s->adapter);
     free(s);
 }

@@ -48,7 +48,7 @@ void experts_plan_add(struct experts_plan *x, const struct model *m, const struc
     x->whole = ep > 1;
     x->local = dispatch_first(c->n_experts, ep, 1);
     x->weights = n * el / (l->zero == 3 ? slices : 1);
-    x->optim = n * (m->dt == DT_F32 ? 8 : 12) / (l->zero ? slices : 1);
+    x->optim = s->adapter ? 0 : n * (m->dt == DT_F32 ? 8 : 12) / (l->zero ? slices : 1);
     x->tokens = s->n_seq * s->seq_len * layout_fold(l);
     x->room = model_expert_room(m, s);
     x->cut = m->cp_grain > 1;

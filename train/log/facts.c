@@ -132,6 +132,12 @@ static void show_steps(const struct facts *f, struct log *term)
 void facts_show(const struct facts *f, struct log *term)
 {
     show_model(f, term);
+    if (f->work->run->lora.n) {
+        char how[300], n[32];
+        lora_text(f->work->run, how);
+        log_line(term, "adapter: %s; %d matrices, %s parameters are trained", how, f->work->run->lora.n,
+                 count_text(n, lora_count(f->work->run)));
+    }
     show_layout(f, term);
     if (f->work->run->o.eval_only || f->work->at.step < run_end_step(f->work->run))
         show_steps(f, term);
@@ -171,6 +177,8 @@ void facts_write(const struct facts *f, FILE *out)
     write_text(out, "model_name", model_name(r));
     write_json(out, "model", model_config_json(&r->cfg, r->dt == DT_BF16 ? "bfloat16" : "float32"));
     fprintf(out, ",\"parameters\":%.0f", f->params);
+    if (r->lora.n)
+        lora_write(r, lora_count(r), out);
     fprintf(out,
             ",\"layout\":{\"ranks\":%d,\"tp\":%d,\"pp\":%d,\"cp\":%d,\"dp\":%d,\"ep\":%d,\"zero\":%d,"
             "\"sp\":%s,\"virtual_stages\":%d}",

@@ -23,7 +23,7 @@ static int open_state(struct zero *z, int v, struct err *e)
     struct zero_vector *x = &z->vector[v];
     const struct zero_group *g = group_of(z, v);
     int64_t flat = z->m->local.unit[v].flat, slice = flat / g->size;
-    int here = z->store == &z->in_memory;
+    int here = z->store == &z->in_memory && !z->frozen;
     int weights = z->stage == 0 || (z->stage == 3 && !z->store->has_weights);
 
     x->own_begin = z->stage ? slice * g->rank : 0;
@@ -117,6 +117,7 @@ int zero_open(struct zero **out, struct model *m, const struct zero_groups *grou
     z->group[GROUP_EXPERT] = group_open(groups->edp ? groups->edp : groups->dp);
     z->stage = how.stage;
     z->overlap = how.overlap;
+    z->frozen = how.frozen;
     z->plan = *b;
     z->n_units = m->local.n_units;
     z->n_vectors = m->local.n_trained;
@@ -183,13 +184,15 @@ int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const 
     /* A value is a function of its index in the whole tensor. */
     while (box_next_run(b, lo, hi, &whole, &w, &run)) {
         for (int64_t i = 0, n; i < run.count; i += n) {
-            double normal[256] = { 0 };
+            double drawn[256] = { 0 };
             n = run.count - i < 256 ? run.count - i : 256;
             if (p->init == INIT_NORMAL || p->init == INIT_RESIDUAL)
-                rnd_normals(seed, stream, (uint64_t)(run.part_off + i), n, normal);
+                rnd_normals(seed, stream, (uint64_t)(run.part_off + i), n, drawn);
+            for (int64_t j = 0; p->init == INIT_UNIFORM && j < n; j++)
+                drawn[j] = 2 * rnd_unit(seed, stream, (uint64_t)(run.part_off + i + j)) - 1;
             for (int64_t j = 0; j < n; j++)
                 dst[run.of_off - lo + i + j] = p->init == INIT_ONES ? 1.0f
-                                                                    : (float)(p->init_range * normal[j]);
+                                                                    : (float)(p->init_range * drawn[j]);
         }
     }
     return 0;
@@ -276,7 +279,7 @@ int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATE
     /* one state after the other: files hold them in this order */
     for (enum zero_state s = 0; s < ZERO_STATES; s++) {
         int is_master = s == ZERO_MASTER && (z->m->dt != DT_F32 || z->store != &z->in_memory);
-        if (!(s == ZERO_MASTER ? is_master : have[s]))
+        if (!(s == ZERO_MASTER ? is_master : have[s]) || (z->frozen && s != ZERO_WEIGHT))
             continue;
         for (int i = 0; i < z->m->local.n_parts; i++)
             if (!model_own(z->m, i))

@@ -48,6 +48,7 @@ int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int6
 struct zero;
 struct zero_options {
     int stage, overlap;
+    int frozen; /* weights alone: no masters, no moments, no gradients; they are never updated */
     struct state_store *store; /* of masters and moments, borrowed; NULL: the device's memory */
     /* for zero_measure: a store has masters and moments, summed gradients, weights of stage 3, in memory that
      * is counted apart */
@@ -77,7 +78,8 @@ struct grads *zero_grads(struct zero *z);
 typedef int (*zero_fill)(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo,
                          int64_t hi, float *dst, struct err *e);
 /* Calls fn for every part and state that this rank holds. have[s] 0: state s is not read. Moments then
- * stay 0, and masters (of a bf16 run) are fn's ZERO_WEIGHT values, not rounded. Not collective. */
+ * stay 0, and masters (of a bf16 run) are fn's ZERO_WEIGHT values, not rounded. Frozen: the weights alone.
+ * Not collective. */
 int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATES], struct err *e);
 /* A zero_fill of initial values: a pure function of seed, tensor and element. ctx: const uint64_t *seed. */
 int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo,

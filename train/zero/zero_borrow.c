@@ -151,6 +151,9 @@ static int finish_gathers(struct zero_slot *s, struct err *e)
     return rc;
 }
 
+/* Frozen weights of a rank that holds them all need no slot: they are packed from where they lie. */
+static int is_in_place(const struct zero *z, int group) { return z->frozen && z->group[group].size == 1; }
+
 /* Starts to gather one vector of unit s->holds, or to bring this rank's slice from the store. */
 static int fetch_vector(struct zero_slot *s, int group, struct err *e)
 {
@@ -161,7 +164,14 @@ static int fetch_vector(struct zero_slot *s, int group, struct err *e)
     if (v < 0)
         return 0;
     x->vector = v;
+    if (is_in_place(z, group))
+        x->flat = z->vector[v].weight;
     model_point(z->m, v, x->flat, &s->uw);
+    if (is_in_place(z, group)) {
+        if (s->packed)
+            pack_share(x);
+        return 0;
+    }
     if (!z->store->has_weights)
         return start_gather(s, group, z->vector[v].weight, e);
     int rc = z->store->ops->fetch(z->store, store_slot(s, group), v, x->own ? x->own : x->flat, e);
@@ -282,7 +292,8 @@ static int open_slot_vector(struct zero *z, struct slot_vector *x, int group, co
 {
     const struct zero_group *g = &z->group[group];
     struct comm *ranks = g->ranks;
-    size_t flat = (size_t)size->flat * dtype_size(z->m->dt), align = (size_t)z->store->align, more = 64;
+    size_t flat = is_in_place(z, group) ? 0 : (size_t)size->flat * dtype_size(z->m->dt),
+           align = (size_t)z->store->align, more = 64;
     int rc = 0;
 
     if (z->store->has_weights)

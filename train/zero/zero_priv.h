@@ -67,7 +67,7 @@ struct zero {
     struct model *m;
     struct comm *pp, *all; /* borrowed */
     struct zero_group group[GROUPS];
-    int stage, overlap, n_units, n_vectors;
+    int stage, overlap, frozen, n_units, n_vectors;
     struct batch_plan plan;
     struct xsum squares;    /* of this step's gradients that a store has */
     float *spilled[2];      /* runs of them on their way; NULL: none */

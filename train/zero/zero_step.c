@@ -232,8 +232,8 @@ static int slices_of(const struct model *m, int group)
     return 1;
 }
 
-/* What ZeRO-3 gathers into; with `apart` a slice comes from a store through memory of its own. */
-static double slots_bytes(const struct model *m, int sharers, int apart)
+/* What ZeRO-3 gathers into; with no_weights a slice comes from a store through memory of its own. */
+static double slots_bytes(const struct model *m, int sharers, struct zero_options how)
 {
     const int ranks[GROUPS] = { slices_of(m, GROUP_DENSE), slices_of(m, GROUP_EXPERT) };
     struct slot_size size[ZERO_SLOTS][GROUPS];
@@ -242,9 +242,10 @@ static double slots_bytes(const struct model *m, int sharers, int apart)
     zero_slot_sizes(m, size);
     for (int i = 0; i < ZERO_SLOTS; i++)
         for (int g = 0; g < GROUPS; g++) {
-            double bytes = (double)size[i][g].flat * (double)dtype_size(m->dt) + (double)size[i][g].packs;
-            sum += bytes / sharers_of(m, sharers, g);
-            if (apart && ranks[g] > 1)
+            double flat = (double)size[i][g].flat * (double)dtype_size(m->dt);
+            flat = how.frozen && ranks[g] == 1 ? 0 : flat;
+            sum += (flat + (double)size[i][g].packs) / sharers_of(m, sharers, g);
+            if (how.no_weights && ranks[g] > 1)
                 sum += (double)size[i][g].flat * (double)dtype_size(m->dt) / ranks[g];
         }
     return sum;
@@ -254,7 +255,7 @@ void zero_measure(const struct model *m, int sharers, struct zero_options how, c
                   double bytes[MEM_CATS])
 {
     double el = (double)dtype_size(m->dt), own = 0, grads = 0, whole = 0;
-    double shared = how.stage == 3 ? slots_bytes(m, sharers, how.no_weights) : 0;
+    double shared = how.stage == 3 ? slots_bytes(m, sharers, how) : 0;
     int levels = tree_levels(b->local, b->micro), shards = how.no_grads ? 0 : zero_shard_levels(b, how.stage),
         n = m->local.n_trained;
 
@@ -274,6 +275,8 @@ void zero_measure(const struct model *m, int sharers, struct zero_options how, c
         grads += 4.0 * (double)(rotation.flat[0] + rotation.flat[1]);
     }
     bytes[MEM_PARAMS] += shared + (how.stage == 3 && !how.no_weights ? own * el : whole);
+    if (how.frozen)
+        return;
     bytes[MEM_GRADS] += grads + (how.no_grads ? zero_spill_bytes() : 0);
     bytes[MEM_OPTIM] += how.elsewhere ? 0 : (m->dt == DT_F32 ? 8 : 12) * own;
 }
@@ -299,6 +302,8 @@ int zero_open_grads(struct zero *z, struct err *e)
     struct zero_options how = { .stage = z->stage, .overlap = z->overlap };
     int rc = 0;
 
+    if (z->frozen)
+        return 0;
     int inner = model_leaves(z->m);
     z->g = (struct grads){ .n = z->plan.local * inner, .inner = inner, .level = level_of, .done = done };
     z->g.fold = layout_expert_sources(&z->m->local.layout);

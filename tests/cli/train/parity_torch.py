@@ -194,7 +194,8 @@ def compare(run, file, ours):
 
 numpy.seterr(all="raise")
 torch.set_num_threads(1)
-if sys.argv[1] == "make":
-    make(*sys.argv[2:5])
-else:
-    sys.exit(compare(*sys.argv[2:5]))
+if __name__ == "__main__":
+    if sys.argv[1] == "make":
+        make(*sys.argv[2:5])
+    else:
+        sys.exit(compare(*sys.argv[2:5]))

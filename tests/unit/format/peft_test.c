@@ -3,6 +3,7 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "format/peft/merge_priv.h"
 
@@ -62,6 +63,38 @@ TEST(rslora_divides_by_the_root_and_defaults_are_those_of_peft)
     CHECK(scale == 1);
     CHECK_INT(c.experts, PEFT_EXPERTS_UNKNOWN);
     peft_config_free(&c);
+}
+
+TEST(a_new_config_is_read_as_it_was_meant)
+{
+    char first[] = "q_proj", second[] = "layers.1.mlp.up_proj", *target[] = { first, second };
+    const struct peft_new p = { .base = "some \"base\"",
+                                .rank = 7,
+                                .alpha = 0.3,
+                                .rslora = 1,
+                                .fan_in_fan_out = 1,
+                                .n = 2,
+                                .target = target };
+    struct peft_config c, on;
+    struct err e = { 0 };
+    char *text = peft_config_text(&p);
+    CHECK_INT(parse(&c, text, &e), 0);
+    CHECK_STR(c.base, p.base);
+    CHECK_INT(c.rank, 7);
+    CHECK(c.alpha == 0.3);
+    CHECK(c.rslora && c.fan_in_fan_out);
+    json_t *list = json_object_get(c.root, "target_modules");
+    CHECK_INT((long long)json_array_size(list), 2);
+    CHECK_STR(json_string_value(json_array_get(list, 1)), target[1]);
+
+    char *moved = peft_config_on(&c, "elsewhere");
+    CHECK_INT(parse(&on, moved, &e), 0);
+    CHECK_STR(on.base, "elsewhere");
+    CHECK(on.alpha == 0.3 && on.rank == 7);
+    peft_config_free(&on);
+    peft_config_free(&c);
+    free(moved);
+    free(text);
 }
 
 TEST(the_version_says_how_experts_lie)
