@@ -232,6 +232,10 @@ static int decide_sizes(struct server *s, int64_t kv_bytes, struct err *e)
         w.group[g].page_bytes = page_bytes(s, g);
         w.group[g].window = model_group_window(c, g);
     }
+    const int64_t drafts = draft_page_bytes(&s->drafts, &s->loaded, server_dtype(s), e);
+    if (drafts < 0)
+        return (int)drafts;
+    w.group[0].page_bytes += drafts;
     rc = choose_context(s, &w, e);
     if (rc < 0)
         return rc;
@@ -239,6 +243,8 @@ static int decide_sizes(struct server *s, int64_t kv_bytes, struct err *e)
     rc = kv_count_pages(&w, n_pages, e);
     for (int g = 0; g < PAGE_GROUPS; g++)
         s->size.pool[g] = (struct kv_pool){ n_pages[g], w.group[g].window };
+    if (rc < 0 && drafts)
+        err_add(e, "with the pages of a draft model");
     return rc < 0 && replicas > 1 ? err_add(e, "each of %lld replicas", (long long)replicas) : rc;
 }
 

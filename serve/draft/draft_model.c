@@ -66,6 +66,12 @@ static int check_memory(const struct draft_model *x, const struct model *m, stru
                    ckpt_path(x->info.ckpt), needed, there);
 }
 
+/* That of its files where the served model has that of its own. */
+static enum dtype own_dtype(const struct draft_open *how, const struct model_info *info)
+{
+    return how->dt == how->served->stored ? info->stored : how->dt;
+}
+
 static int read_weights(struct background *a, void *arg, struct err *e)
 {
     struct draft_model *x = arg;
@@ -76,7 +82,7 @@ static int read_weights(struct background *a, void *arg, struct err *e)
     const struct layout one = { .tp = 1, .pp = 1, .cp = 1, .dp = 1, .ep = 1 };
     const struct rank_at here = { 0 };
     struct step_limits step = limits(x);
-    const enum dtype dt = x->how.dt == x->how.served->stored ? x->info.stored : x->how.dt;
+    const enum dtype dt = own_dtype(&x->how, &x->info);
     struct model_open how = { .layout = one,
                               .dev = x->how.dev,
                               .tp = x->how.self,
@@ -325,6 +331,17 @@ static struct guessed *find(struct draft_model *x, const struct draft_ask *a)
     return g;
 }
 
+static int64_t page_bytes(const struct draft_open *how, struct err *e)
+{
+    struct model_info info;
+    int rc = model_info_open(&info, how->path, NULL, e);
+    if (rc < 0)
+        return rc;
+    int64_t bytes = (int64_t)model_page_bytes_of(&info.cfg, 1, own_dtype(how, &info)) * info.cfg.n_layers;
+    model_info_close(&info);
+    return bytes;
+}
+
 static int open_model(void **state, const struct draft_open *how, struct err *e)
 {
     static const struct draft_form form = { .find = find };
@@ -335,6 +352,7 @@ const struct drafter drafter_model = { .name = "CKPT",
                                        .most = 3,
                                        .costly = 1,
                                        .needs_self = 1,
+                                       .page_bytes = page_bytes,
                                        .open = open_model,
                                        .close = draft_model_close,
                                        .propose = draft_model_propose,

@@ -20,6 +20,9 @@ struct drafter {
     int most;       /* guesses where K is not given */
     int costly;     /* guessing takes time: lengths are chosen before */
     int needs_self; /* struct draft_open's self */
+    /* Bytes of a page of keys and values that it will have for each page of group 0; NULL: 0. Of `how`
+     * served, dt and path are set. */
+    int64_t (*page_bytes)(const struct draft_open *how, struct err *e);
     /* NULL: there is nothing to open, close, or note. */
     int (*open)(void **state, const struct draft_open *how, struct err *e);
     void (*close)(void *state);

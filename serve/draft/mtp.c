@@ -187,6 +187,12 @@ static void guessed(struct draft_model *x, struct guessed *g, int64_t i)
 
 static void end_next(struct guessed *g) { free(((struct next *)g)->state); }
 
+static int64_t page_bytes(const struct draft_open *how, struct err *e)
+{
+    (void)e;
+    return (int64_t)model_page_bytes_of(&how->served->cfg, 1, how->dt);
+}
+
 static int open_next(void **state, const struct draft_open *how, struct err *e)
 {
     static const struct draft_form form = { .config = next_config,
@@ -204,6 +210,7 @@ const struct drafter drafter_mtp = { .name = "mtp",
                                      .most = 2,
                                      .costly = 1,
                                      .needs_self = 1,
+                                     .page_bytes = page_bytes,
                                      .open = open_next,
                                      .close = draft_model_close,
                                      .propose = draft_model_propose,

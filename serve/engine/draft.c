@@ -69,6 +69,19 @@ int draft_needs_self(const struct draft_spec *spec)
     return spec->kind && find(spec->kind, (size_t)spec->n_kind)->needs_self;
 }
 
+int64_t draft_page_bytes(const struct draft_spec *spec, const struct model_info *served, enum dtype dt,
+                         struct err *e)
+{
+    char path[sizeof((struct drafts *)0)->path];
+    struct draft_open how = { .served = served, .dt = dt, .path = path };
+    const struct drafter *kind = spec->kind ? find(spec->kind, (size_t)spec->n_kind) : NULL;
+
+    if (!kind || !kind->page_bytes)
+        return 0;
+    snprintf(path, sizeof path, "%.*s", spec->n_kind, spec->kind);
+    return kind->page_bytes(&how, e);
+}
+
 int drafts_open(struct drafts *d, const struct draft_spec *spec, const struct draft_open *in, struct err *e)
 {
     const char *test = hook_drafter();

@@ -101,10 +101,13 @@ class Server:
         """launcher: a command in front, for ranks that are started otherwise. The parent that a child dies
         with is a thread, the main one lives longest."""
         self.begin = time.monotonic()
+        more, args = os.environ.get("PSERVE_ARGS", ""), [*map(str, args)]
+        if "itself" in more and "--kv-memory" in args:   # the draft model's pages count, too
+            at = args.index("--kv-memory") + 1
+            args[at] = re.sub(r"\d+", lambda m: str(2 * int(m.group())), args[at])
         self.p = subprocess.Popen([*launcher, os.path.join(os.environ["BIN"], "pserve"), checkpoint, "--port",
-                                   "0", "--model-name", "m", *map(str, args),
-                                   *(checkpoint + a[6:] if a.startswith("itself") else a for a in
-                                     os.environ.get("PSERVE_ARGS", "").split())],
+                                   "0", "--model-name", "m", *args,
+                                   *(checkpoint + a[6:] if a.startswith("itself") else a for a in more.split())],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
                                   preexec_fn=die_with_parent
                                   if threading.current_thread() is threading.main_thread() else None)

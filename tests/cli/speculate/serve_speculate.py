@@ -39,9 +39,11 @@ def ask(server, body):
 def counters(server):
     text = server.request("GET", "/metrics")[1].decode()
     names = ("drafts", "draft_tokens", "accepted_tokens")
-    found = [re.search(rf"^vllm:spec_decode_num_{n}_total\{{.*\}} (\d+)", text, re.M) for n in names]
-    each = re.findall(r"^vllm:spec_decode_num_accepted_tokens_per_pos_total\{.*position=\"\d+\"\} (\d+)", text, re.M)
-    return [int(m.group(1)) if m else None for m in found], [int(x) for x in each]
+    found = [re.findall(rf"^vllm:spec_decode_num_{n}_total\{{.*\}} (\d+)", text, re.M) for n in names]
+    each = {}                                                     # of all replicas together, by position
+    for at, n in re.findall(r"^vllm:spec_decode_num_accepted_tokens_per_pos_total\{.*position=\"(\d+)\".*\} (\d+)", text, re.M):
+        each[int(at)] = each.get(int(at), 0) + int(n)
+    return [sum(map(int, n)) if n else None for n in found], [each[k] for k in sorted(each)]
 
 
 def bodies(server):
@@ -110,7 +112,7 @@ SERVERS = [("ngram", ("--speculate", "ngram"), None),
 MORE = [("replayed, on a device", ("--speculate", "ngram:7", "--device", "cuda"), "replay"),
         ("its own model, on a device", ("--speculate", checkpoint + ":4", "--device", "cuda", "--tp", 2), "always"),
         ("ngram:5, few pages", ("--speculate", "ngram:5", *FEW), "ngram"),
-        ("another model, tp 2, few pages", ("--speculate", other + ":3", "--tp", 2, *FEW), "always"),
+        ("another model, tp 2, few pages", ("--speculate", other + ":3", "--tp", 2, "--ctx", 512, "--kv-memory", 3600000, "--verbose"), "always"),
         ("suffix, tp 2", ("--speculate", "suffix:7", "--tp", 2), "suffix"),
         ("its own model, cp 2, tp 2", ("--speculate", checkpoint, "--cp", 2, "--tp", 2), "always"),
         ("its own model, 2 replicas", ("--speculate", checkpoint + ":5", "--replicas", 2), "always"),
@@ -131,6 +133,7 @@ EXPERTS = [("replayed, tp 2, ep 2", ("--speculate", "ngram:7", "--tp", 2, "--ep"
            ("its own model, tp 4, ep 4", ("--speculate", checkpoint + ":4", "--tp", 4, "--ep", 4), "always")]
 # in the quick set: the two servers whose drafts are mostly wrong and mostly right
 FEWER = [s for s in SERVERS if s[2] in ("random", "replay")]
+pages = {}
 for name, args, drafter in dict(few=FEWER, usual=SERVERS, experts=SERVERS + EXPERTS, all=SERVERS + MORE)[part]:
     s = serve(name, args, drafter)
     if not s:
@@ -140,6 +143,7 @@ for name, args, drafter in dict(few=FEWER, usual=SERVERS, experts=SERVERS + EXPE
     compare(name + ", together", together([ask(s, b) for b in requests]), want, requests)
     if "few" in name:
         compare(name, together([ask(s, b) for b in long]), want_long, long)
+    pages[name] = int(re.search(r'num_gpu_blocks="(\d+)"', s.request("GET", "/metrics")[1].decode()).group(1))
     (drafts, tokens, right), each = counters(s)
     claim(f"{name}: drafts were checked", drafts > 0 and tokens >= drafts and right <= tokens, (drafts, tokens, right))
     claim(f"{name}: accepted tokens add up", sum(each) == right and sorted(each, reverse=True) == each, each)
@@ -153,6 +157,9 @@ for name, args, drafter in dict(few=FEWER, usual=SERVERS, experts=SERVERS + EXPE
     if "few" in name:
         claim(f"{name}: pages ran out", " 0 preempted" not in err and "preempted" in err, err)
 
+if part == "all":
+    both, one = pages["another model, tp 2, few pages"], pages["ngram:5, few pages"]
+    claim("twice the --kv-memory has as many pages with a draft model of the same size", both == one > 0, (both, one))
 # a draft whose keys and values are NaN, in windows and behind them
 s = Server(broken)
 want = [ask(s, b)() for b in requests[:12]]

@@ -11,7 +11,7 @@ counted() {
     rm -rf "$TMP/own"
     mkdir "$TMP/own"
     TMP=$TMP/own "$@" >"$TMP/said" 2>&1
-    grep -v '^[0-9]* passed, ' "$TMP/said" | sed "s/^/$what: /"
+    grep -v '^[0-9]* passed, ' "$TMP/said" | sed "s|^|$what: |"
     read -r p f s <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' \
         "$TMP/said")"
     n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1})) n_skipped=$((n_skipped + ${s:-0}))

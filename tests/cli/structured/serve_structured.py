@@ -145,7 +145,7 @@ servers = [("tp 2, guesses", ("--tp", 2, "--speculate", "forced:4"))]
 if n_answers >= 1000:
     servers += [("2 replicas", ("--replicas", 2)), ("pp 2", ("--pp", 2)), ("guesses, cp 2", ("--cp", 2, "--speculate", "ngram:4")),
                 ("guesses, pp 2", ("--pp", 2, "--speculate", "suffix")),
-                ("guesses of a model, few pages", ("--speculate", checkpoint + ":3", "--ctx", 512, "--kv-memory", 1800000))]
+                ("guesses of a model, few pages", ("--speculate", checkpoint + ":3", "--ctx", 512, "--kv-memory", 3600000))]
 for name, args in servers:
     s = Server(checkpoint, *args)
     if claim(f"starts: {name}", s.port is not None, b"".join(s.err)):
