@@ -239,11 +239,11 @@ static void run_job(struct job *j)
     MHD_resume_connection(conn); /* last: the library's thread may free x at once */
 }
 
-/* Does the body ask for a grammar, which may take long to compile? It may also only say these words. */
+/* Does the body of a completion ask for a grammar, which may take long to compile? It may also only say these
+ * words, or have escapes that hide them. */
 static int may_have_grammar(const struct exchange *x)
 {
-    static const char *const words[] = { "structured_outputs", "response_format", "\"tools\"",
-                                         "\"json_schema\"", "\"json_object\"" };
+    static const char *const words[] = { "structured_outputs", "response_format", "\\u" };
     for (size_t i = 0; x->body.n && i < sizeof words / sizeof *words; i++)
         if (memmem(x->body.p, x->body.n, words[i], strlen(words[i])))
             return 1;
