@@ -1,5 +1,5 @@
 """serve_agents.py MODEL TMP - agents of other projects run to their end: pydantic-ai and OpenAI's Agents SDK, each with
-one tool, over /v1/responses and /v1/chat/completions. The model's text is the test's: a call, and then an answer."""
+one tool, over /v1/responses, /v1/chat/completions and /v1/messages. The model's text is the test's: a call, and then an answer."""
 import asyncio
 import json
 import os
@@ -49,6 +49,7 @@ def ran(what, run):
 
 
 try:
+    import pydantic
     import pydantic_ai
     from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
@@ -57,17 +58,36 @@ except ImportError:
 else:
     provider = OpenAIProvider(base_url=base, api_key="any")
 
+    class Size(pydantic.BaseModel):
+        metres: int
+
     def streamed(agent):
         async def run():
             async with agent.run_stream("How large?") as r:
                 return "".join([x async for x in r.stream_text(delta=True)])
         return asyncio.run(run())
 
-    for kind in (OpenAIResponsesModel, OpenAIChatModel):
+    def try_model(model, *outputs):
         def agent():
-            return pydantic_ai.Agent(kind("m", provider=provider), tools=[area], instructions="Be brief.")
-        ran(f"pydantic-ai, {kind.__name__}", lambda: agent().run_sync("How large?").output)
-        ran(f"pydantic-ai, {kind.__name__}, as a stream", lambda: streamed(agent()))
+            return pydantic_ai.Agent(model, tools=[area], instructions="Be brief.",
+                                     model_settings={"max_tokens": 500})
+        ran(f"pydantic-ai, {type(model).__name__}", lambda: agent().run_sync("How large?").output)
+        ran(f"pydantic-ai, {type(model).__name__}, as a stream", lambda: streamed(agent()))
+        for how in outputs:
+            say("{\"metres\": 42}" if how == pydantic_ai.NativeOutput else
+                "<tool_call>\n{\"name\": \"final_result\", \"arguments\": {\"metres\":42}}\n</tool_call>")
+            got = pydantic_ai.Agent(model, output_type=how(Size), model_settings={"max_tokens": 500}).run_sync("How large?")
+            claim(f"pydantic-ai, {type(model).__name__}: an answer as a class, {how.__name__}", got.output == Size(metres=42), got)
+
+    try_model(OpenAIResponsesModel("m", provider=provider), pydantic_ai.ToolOutput, pydantic_ai.NativeOutput)
+    try_model(OpenAIChatModel("m", provider=provider), pydantic_ai.ToolOutput, pydantic_ai.NativeOutput)
+    try:
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+    except ImportError:
+        skip("no anthropic here")
+    else:
+        try_model(AnthropicModel("m", provider=AnthropicProvider(base_url=base[:-3], api_key="any")), pydantic_ai.ToolOutput)
 
 try:
     import agents
