@@ -31,9 +31,11 @@ struct chat_tokens {
     size_t n;
 };
 
-/* 1: the file's name ends in .jsonl or .ndjson (.zst may follow), and its first line is a conversation that
- * has no text `field` (NULL: whatever else it has). */
-int chats_is_path(const char *path, const char *field);
+/* 1: the file's name ends in .jsonl or .ndjson (.zst may follow). */
+int chats_is_lines(const char *path);
+/* 1: so it does, and its first line is a conversation that has no text `field` (NULL: whatever else it has).
+ * 0: it is not. ERR_FORMAT, without a field alone: the first line begins as an object and is no JSON. */
+int chats_is_path(const char *path, const char *field, struct err *e);
 /* What --chat-template names, else the template of the tokenizer: a folder, or a token file that carries one.
  * The special tokens are the tokenizer's. *out: NULL where there is none, which is no error. name: NULL or a
  * file. */

@@ -32,6 +32,7 @@ int tokfile_is_chats(const struct tokfile *f);
 /* 1: its tokens have weights. tokfile_weights: those of ids [first, first + n), which must lie in the
  * file. */
 int tokfile_has_weights(const struct tokfile *f);
+int64_t tokfile_weighted(const struct tokfile *f); /* ids whose weight is not 0 */
 void tokfile_weights(const struct tokfile *f, int64_t first, int64_t n, float *weights);
 /* Reads ids [first, first + n), which must lie in the file. The first read of a block checks it.
  * ERR_INTEGRITY: a wrong checksum; the message names the bytes. ERR_FORMAT: an id outside the vocabulary. */

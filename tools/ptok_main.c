@@ -500,7 +500,9 @@ static int are_chats(const struct options *o, const struct prepare *p, struct er
 {
     int n = 0, other = 0;
     for (int i = 0; i < p->n_files; i++) {
-        int is = chats_is_path(p->files[i], o->chat_template ? NULL : o->field);
+        int is = chats_is_path(p->files[i], o->chat_template ? NULL : o->field, e);
+        if (is < 0)
+            return is;
         n += is;
         other = is ? other : i;
     }

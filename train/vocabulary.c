@@ -57,12 +57,16 @@ static int check_own_tokenizer(const struct run *r, const struct opt_list *files
         i++;
     if (i == n || opts_given(r->given, "tokenizer") || strcmp(r->o.tokenizer, "bytes"))
         return 0;
-    for (int k = 0; k < files->n; k++)
-        if (chats_is_path(files->item[k], NULL))
+    for (int k = 0; k < files->n; k++) {
+        int is = chats_is_path(files->item[k], NULL, e);
+        if (is > 0)
             return err_set(e, ERR_USAGE,
-                           "%s has conversations, and %s a tokenizer of its own: add --tokenizer %s (or "
+                           "%s has conversations, and %s a tokenizer of its own: give --tokenizer %s (or "
                            "--tokenizer bytes)",
                            files->item[k], ckpt_path(r->source), ckpt_path(r->source));
+        if (is < 0)
+            return is;
+    }
     return 0;
 }
 

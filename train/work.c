@@ -199,10 +199,16 @@ static void show_packed(const struct work *w, const struct data *d, struct log *
     int64_t T = w->run->o.seq_len;
     if (!x.conversations)
         return;
-    log_line(term, "conversations: %lld, in sequences: %lld, %.0f %% of them filled%s",
+    log_line(term,
+             "conversations: %lld, in sequences: %lld, %.0f %% of them filled%s; tokens with a loss: %lld",
              (long long)x.conversations, (long long)x.rows,
              100.0 * (double)x.tokens / (double)(x.rows * (T + 1)),
-             w->run->o.documents < 2 && d == w->data ? " (--documents N packs several into one)" : "");
+             w->run->o.documents < 2 && d == w->data ? " (--documents N packs several into one)" : "",
+             (long long)x.weighted);
+    if (!x.weighted)
+        log_line(
+            term,
+            "no token has a loss: it is on what messages of the role assistant say, times their weights");
     if (x.n_cut)
         log_line(term, "conversations longer than --seq-len %lld: %lld, their ends are left out",
                  (long long)T, (long long)x.n_cut);

@@ -357,11 +357,18 @@ static int check_weights(struct chat_tokens *x, struct err *e)
     return 0;
 }
 
+/* A byte order mark may stand before the object. */
+static json_t *parse_line(const char *line, size_t n, json_error_t *at)
+{
+    size_t skip = n >= 3 && !memcmp(line, "\xEF\xBB\xBF", 3) ? 3 : 0;
+    return json_loadb(line + skip, n - skip, JSON_ALLOW_NUL, at);
+}
+
 int chats_encode(const struct chat_coder *c, const char *line, size_t n, struct chat_tokens *out,
                  struct err *e)
 {
     json_error_t at;
-    json_t *j = json_loadb(line, n, JSON_ALLOW_NUL, &at);
+    json_t *j = parse_line(line, n, &at);
     const struct form *form = form_of(j);
     int rc = 0;
     if (!j)
@@ -379,7 +386,7 @@ int chats_encode(const struct chat_coder *c, const char *line, size_t n, struct 
 }
 
 /* ---- files ---- */
-static int is_lines(const char *path)
+int chats_is_lines(const char *path)
 {
     static const char *const ends[] = { ".jsonl", ".ndjson", ".jsonl.zst", ".ndjson.zst" };
     size_t n = strlen(path);
@@ -389,18 +396,22 @@ static int is_lines(const char *path)
     return 0;
 }
 
-int chats_is_path(const char *path, const char *field)
+int chats_is_path(const char *path, const char *field, struct err *e)
 {
     struct source *s = NULL;
     struct err ignored;
+    json_error_t at;
     char *line = NULL;
     size_t n;
     int more, is = 0;
-    if (!is_lines(path) || source_open(&s, path, NULL, &ignored) < 0)
+    if (!chats_is_lines(path) || source_open(&s, path, NULL, &ignored) < 0)
         return 0;
     if (source_next(s, 0, &line, &n, &more, &ignored) == 1) {
-        json_t *j = json_loadb(line, n, JSON_ALLOW_NUL, NULL);
+        json_t *j = parse_line(line, n, &at);
         is = form_of(j) && !(field && json_is_string(json_object_get(j, field)));
+        if (!j && !field && memchr(line, '{', n < 4 ? n : 4))
+            is = err_set(e, ERR_FORMAT, "%s: line %lld: no JSON: byte %d: %s", path,
+                         (long long)source_line(s), at.position, at.text);
         json_decref(j);
         free(line);
     }

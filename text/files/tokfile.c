@@ -284,6 +284,14 @@ int64_t tokfile_document_end(const struct tokfile *f, int64_t i) { return (int64
 int tokfile_is_chats(const struct tokfile *f) { return (f->flags & FLAG_CHATS) != 0; }
 int tokfile_has_weights(const struct tokfile *f) { return f->run != NULL; }
 
+int64_t tokfile_weighted(const struct tokfile *f)
+{
+    uint64_t n = 0, begin = 0;
+    for (uint64_t i = 0; i < f->n_runs; begin = f->run[i++].end)
+        n += f->run[i].weight != 0 ? f->run[i].end - begin : 0;
+    return (int64_t)n;
+}
+
 /* The first run that ends after id `at`. */
 static uint64_t run_at(const struct tokfile *f, uint64_t at)
 {

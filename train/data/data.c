@@ -144,7 +144,7 @@ static int count_windows(struct data *d, const char *mix, struct err *e)
     if (d->n_chats && d->n_chats < d->n_files && !mix)
         return err_set(
             e, ERR_USAGE,
-            "%d of the %d files have conversations and the others do not: weigh them with --data-mix",
+            "%d of the %d files have conversations and the others do not: give each a weight with --data-mix",
             d->n_chats, d->n_files);
     if (mix || d->n_chats)
         count_by_file(d);
@@ -434,6 +434,7 @@ struct data_packed data_packed(const struct data *d)
         x.conversations += f->n_ends;
         x.rows += f->pack.n_rows;
         x.n_cut += f->pack.n_cut;
+        x.weighted += data_file_weighted_tokens(f);
         for (int64_t i = 0; i < f->n_ends; i++)
             x.tokens += at_most(f->end[i] - (i ? f->end[i - 1] : 0), d->seq_len + 1);
     }

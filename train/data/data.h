@@ -64,10 +64,10 @@ int data_documents(const struct data *d, int64_t window, int64_t *begin, int mos
 /* Whether a token file says where its documents end. */
 int data_knows_documents(const struct data *d);
 
-/* Conversations, the windows that they fill, how many are longer than a window, tokens of all that are
- * read. */
+/* Conversations, the windows that they fill, how many are longer than a window; tokens of all that are
+ * read, and those with a weight. */
 struct data_packed {
-    int64_t conversations, rows, n_cut, tokens;
+    int64_t conversations, rows, n_cut, tokens, weighted;
 };
 /* Of all files; zeros where none has conversations. */
 struct data_packed data_packed(const struct data *d);

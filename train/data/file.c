@@ -274,14 +274,31 @@ int data_file_weights(const struct data_file *f, int64_t at, int64_t n, float *w
     return rc;
 }
 
+int64_t data_file_weighted_tokens(const struct data_file *f)
+{
+    int64_t n = 0;
+    if (f->tok)
+        return tokfile_has_weights(f->tok) ? tokfile_weighted(f->tok) : f->n;
+    for (int64_t i = 0; f->weight && i < f->n; i++)
+        n += f->weight[i] != 0;
+    return n;
+}
+
 /* ---- the file ---- */
 int data_file_open(struct data_file *f, const struct data_options *o, int i, struct err *e)
 {
     int rc;
     f->path = o->files->item[i];
     f->given_path = o->weights && o->weights->n ? o->weights->item[i] : NULL;
-    if (chats_is_path(f->path, NULL))
+    TRY(chats_is_path(f->path, NULL, e));
+    if (rc)
         TRY(open_chats(f, o, e));
+    else if (chats_is_lines(f->path) && (o->chats.template || o->chats.turns != CHAT_TURNS_ALL))
+        TRY(err_set(
+            e, ERR_FORMAT,
+            "%s: the first line is no conversation (an object with messages, conversations, prompt and "
+            "completion, or ids)",
+            f->path));
     else
         TRY(open_ids(f, o->tokenizer, e));
     if (f->tok && tokfile_is_chats(f->tok))

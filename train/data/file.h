@@ -43,6 +43,8 @@ int data_file_read(const struct data_file *f, int64_t at, int64_t n, int64_t voc
  * weight that is not finite, with its position. */
 int data_file_weighted(const struct data_file *f);
 int data_file_weights(const struct data_file *f, int64_t at, int64_t n, float *weights, struct err *e);
+/* Of conversations: tokens whose weight is not 0, before --loss-weights. */
+int64_t data_file_weighted_tokens(const struct data_file *f);
 /* Documents; 0: ends are not known. Tokens of the file up to the end of document i. */
 int64_t data_file_documents(const struct data_file *f);
 int64_t data_file_document_end(const struct data_file *f, int64_t i);

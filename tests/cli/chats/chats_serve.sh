@@ -26,7 +26,7 @@ claim "a resumed run takes them from its checkpoint" [ "$(state_of "$out")" = "$
 
 run ptrain --init "$TMP/run/step-4" --data "$TMP/talks.jsonl" --steps 1 --out "$TMP/bytes"
 claim "conversations as bytes are refused where the model has a tokenizer" \
-    [ $rc = 2 -a "$err" = "ptrain: $TMP/talks.jsonl has conversations, and $TMP/run/step-4 a tokenizer of its own: add \
+    [ $rc = 2 -a "$err" = "ptrain: $TMP/talks.jsonl has conversations, and $TMP/run/step-4 a tokenizer of its own: give \
 --tokenizer $TMP/run/step-4 (or --tokenizer bytes)" ]
 echo '{{ 1 +' >"$TMP/broken"
 run ptrain "${common[@]}" "${talks[@]}" --chat-template "$TMP/broken" --out "$TMP/bad"

@@ -65,6 +65,7 @@ static const char *shown(const char *form, enum chat_turns turns, const char *li
 TEST(the_assistants_text_and_its_end_have_weights)
 {
     CHECK_STR(shown(PLAIN, CHAT_TURNS_ALL, TURNS), "<u>hi;<a>[yes;]<u>so?;<a>[no;]");
+    CHECK_STR(shown(PLAIN, CHAT_TURNS_ALL, "\xEF\xBB\xBF" TURNS), "<u>hi;<a>[yes;]<u>so?;<a>[no;]");
     CHECK_STR(shown(PLAIN, CHAT_TURNS_LAST, TURNS), "<u>hi;<a>yes;<u>so?;<a>[no;]");
     CHECK_STR(shown(PLAIN, CHAT_TURNS_ALL, "{'messages':[" U("hi") "]}"), "<u>hi;");
     CHECK_STR(shown(PLAIN, CHAT_TURNS_ALL,
