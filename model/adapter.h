@@ -50,8 +50,9 @@ struct adapter {
 
 /* Makes the tables of an adapter; its weights come later (a->w). base: opened, or of model_shape for a plan;
  * it must outlive the adapter. list: n tensors in any order, none twice. ERR_CONFIG: a matrix for which no
- * adapter is computed (embedding, head, router, experts, kv_b of latent attention): the message names it.
- * ERR_USAGE: a rank of 0, or above base->adapter_rank where base is open. ERR_MEMORY. */
+ * adapter is computed (embedding, head, router, kv_b of latent attention), or some experts of a layer without
+ * the others: the message names it. ERR_USAGE: experts with ep above 1, a rank of 0, or above
+ * base->adapter_rank where base is open. ERR_MEMORY. */
 int adapter_open(struct adapter *a, const struct model *base, const struct adapter_matrix *list, int n,
                  struct err *e);
 void adapter_close(struct adapter *a); /* a zeroed one is fine; the weights are closed before */

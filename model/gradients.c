@@ -7,8 +7,7 @@
 #include "model/deferred_grads.h"
 #include "model/units.h"
 
-/* of: the model, or an adapter of it. */
-static struct tree_acc sums_of(const struct pass *p, const struct model *of, int unit, int part)
+struct tree_acc gradient_sums_of(const struct pass *p, const struct model *of, int unit, int part)
 {
     const struct params_local *l = &of->local;
     int vector = unit == l->n_units ? l->n_trained : l->part[part].vector;
@@ -25,7 +24,7 @@ static struct tree_acc sums_of(const struct pass *p, const struct model *of, int
 
 struct tree_acc gradient_sums(const struct pass *p, int unit, int part)
 {
-    return sums_of(p, p->m, unit, part);
+    return gradient_sums_of(p, p->m, unit, part);
 }
 
 /* The gradient of a bias: plain sums of dy over tokens, in `grain` blocks of every sequence. */
@@ -39,7 +38,7 @@ static int product_gradient(const struct pass *p, const struct gradient *g, stru
 {
     const struct model *m = g->adapter ? &g->adapter->m : p->m;
     int part = g->part[0];
-    struct tree_acc acc = sums_of(p, m, g->unit, part);
+    struct tree_acc acc = gradient_sums_of(p, m, g->unit, part);
     int64_t ld = m->local.part[part].box.extent[1];
 
     (void)e;

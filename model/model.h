@@ -48,7 +48,7 @@ enum { ROPE_GLOBAL, ROPE_LOCAL, ROPE_TABLES };
 struct adapter_room {
     float *z;   /* [max_rows][3 ranks]: three matrices of one input at most */
     void *z_dt; /* the same, rounded to dt */
-    float *d;   /* [some rows][outputs of the widest matrix] */
+    float *d;   /* [some rows][the widest matrix] */
 };
 
 struct unit; /* units.h */

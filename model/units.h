@@ -220,6 +220,13 @@ struct mlp_buf {
     float *d_act; /* [rows][inter] */
     void *transposed;
 };
+/* For adapters of experts; NULL: there are none. z, z_dt: [capacity][2 ranks]. */
+struct adapter_lists {
+    float *z;
+    void *z_dt;
+    int64_t *begin, *at; /* of the host: [2][n_local + 1], [n_local + 1] */
+    int32_t *list;       /* of the host: [2][capacity] */
+};
 /* n: routed rows that this rank computes, grouped by expert; capacity: at most so many. With ep > 1 they are
  * those of one round (dispatch.h), behind forward of round 0. */
 struct experts_buf {
@@ -241,6 +248,7 @@ struct experts_buf {
     float *home_weight;             /* ep > 1: [home rows k]: weights by expert; backward: their gradients */
     struct comm_request *moving[2]; /* ep > 1: rows, and numbers of rows, under way (moe_rows.c) */
     int32_t *spread; /* ep > 1: [rows] of the host: a row's place in home_out, -1: another rank's */
+    struct adapter_lists low;
     struct mlp_buf shared;
     float *shared_logit; /* [rows]: of the shared expert's gate */
     void *shared_out;    /* dt [rows][hidden] */
@@ -517,7 +525,8 @@ struct adapter_output {
     int slot; /* among those of the pack */
     int64_t rank, z_begin, y_begin, y_n;
     float scale;
-    int b, part_a, part_b;
+    int b, part_a, part_b; /* of experts: the first local one's */
+    enum param_kind kind_a, kind_b;
 };
 /* One pack of the base. rank: columns of z, those of all As; 0: nothing is changed. a: the pack of the As. */
 struct adapter_product {
@@ -597,7 +606,8 @@ int64_t rows_first(const struct model *m,
 /* Makes a record's gradient now, or leaves it in the pass's deferred list. */
 int gradient_emit(const struct pass *p, struct gradient g, struct err *e);
 int gradient_make(const struct pass *p, const struct gradient *g, struct err *e);
-/* The tree of a part's gradient inside the levels of `unit`. */
+/* The tree of a part's gradient inside the levels of `unit`; of: the model, or an adapter's. */
+struct tree_acc gradient_sums_of(const struct pass *p, const struct model *of, int unit, int part);
 struct tree_acc gradient_sums(const struct pass *p, int unit, int part);
 /* x, or a copy where the backward pass of another layer overwrites it before a deferred record's turn. */
 struct mat gradient_input(const struct pass *p, struct mat x);

@@ -7,8 +7,16 @@
 #include "base/alter.h"
 #include "model/units.h"
 
+/* Slot k of an expert's pack is kind k. */
+#define KINDS_8(k) (k), (k) + 1, (k) + 2, (k) + 3, (k) + 4, (k) + 5, (k) + 6, (k) + 7
+static const enum param_kind kinds[] = { KINDS_8(0),  KINDS_8(8),  KINDS_8(16), KINDS_8(24),
+                                         KINDS_8(32), KINDS_8(40), KINDS_8(48), KINDS_8(56),
+                                         KINDS_8(64), KINDS_8(72), KINDS_8(80), KINDS_8(88) };
+_Static_assert(sizeof kinds / sizeof *kinds >= P_KINDS_ALL, "kinds has every kind");
 /* Its packs are those of A and B; it computes nothing by itself. */
-static const struct sublayer_kind factors = { .name = "adapter", .out_bias = -1, .out_pack = -1 };
+static const struct sublayer_kind factors = {
+    .name = "adapter", .slot = kinds, .out_bias = -1, .out_pack = -1
+};
 
 /* What stands beside the table while the units are made. */
 struct making {
@@ -16,13 +24,6 @@ struct making {
     const int *a_of;
     const float *scale;
 };
-
-static struct pack_plan plan_of(int slot, int64_t outputs, int64_t inputs, struct leaves leaves)
-{
-    return (struct pack_plan){
-        .n_slots = 1, .slot = { slot }, .outputs = outputs, .inputs = inputs, .leaves = leaves
-    };
-}
 
 /* Outputs of a part of the base. */
 static int64_t outputs_of(const struct model *base, int part)
@@ -32,14 +33,26 @@ static int64_t outputs_of(const struct model *base, int part)
     return p->box.extent[q->stacked + (q->transposed ? 1 : 0)];
 }
 
+/* The base's part of a slot of a pack; of experts the first local one's. */
+static int base_part(const struct model *base, const struct sublayer *s, const struct pack_plan *plan,
+                     int slot)
+{
+    if (!plan->n_experts)
+        return s->part[plan->slot[slot]];
+    return params_part(&base->local, s->unit, s->kind->slot[plan->slot[slot]], plan->first_expert);
+}
+
 /* One matrix more: its B is a pack of its own, its A joins the pack of the As unless the tensor has one
  * there. */
 static void add_output(const struct making *x, const struct sublayer *base, int pack, int slot,
                        int64_t y_begin, struct adapter_product *product)
 {
     const struct model *m = &x->a->m;
-    enum param_kind kind = base->kind->slot[base->pack[pack].slot[slot]];
-    int part_b = params_part(&m->local, base->unit, P_LORA_B + kind, -1);
+    const struct pack_plan *plan = &base->pack[pack];
+    const struct params_local *l = &x->a->base->local;
+    enum param_kind kind = l->table->p[l->part[base_part(x->a->base, base, plan, slot)].param].kind;
+    int part_b = params_part(&m->local, base->unit, P_LORA_B + kind,
+                             plan->n_experts ? plan->first_expert : -1);
     const struct part *b = part_b < 0 ? NULL : &m->local.part[part_b];
     int row_a = b ? x->a_of[b->param] : -1, n = product->n;
     struct adapter_output *out = &product->out[n];
@@ -53,7 +66,9 @@ static void add_output(const struct making *x, const struct sublayer *base, int 
                                     .y_n = b->box.extent[m->table.p[b->param].stacked],
                                     .scale = x->scale[b->param],
                                     .part_a = m->local.part_of[row_a],
-                                    .part_b = part_b };
+                                    .part_b = part_b,
+                                    .kind_a = m->table.p[row_a].kind,
+                                    .kind_b = P_LORA_B + kind };
     for (int i = 0; i < n; i++)
         if (product->out[i].part_a == out->part_a)
             out->z_begin = product->out[i].z_begin;
@@ -63,29 +78,44 @@ static void add_output(const struct making *x, const struct sublayer *base, int 
     x->a->rank = out->rank > x->a->rank ? out->rank : x->a->rank;
 }
 
+/* Slots of experts' packs are kinds: their parts are found by kind and expert. */
+static int slot_of(struct sublayer *s, const struct pack_plan *base, int part, enum param_kind kind,
+                   int *n_slots)
+{
+    if (base->n_experts)
+        return (int)kind;
+    s->part[*n_slots] = part;
+    return (*n_slots)++;
+}
+
 /* The packs of a product: the As, then every B. Slots of the body are numbered as they come. */
 static void add_packs(struct adapter_product *product, const struct pack_plan *base, struct sublayer *s,
                       int *n_slots)
 {
-    struct pack_plan *as = &s->pack[s->n_packs];
+    struct pack_plan *as = &s->pack[s->n_packs],
+                     copy = { .first_expert = base->first_expert, .n_experts = base->n_experts };
 
     product->a = s->n_packs++;
-    *as = (struct pack_plan){ .outputs = product->rank,
-                              .inputs = base->inputs,
-                              .leaves = leaves_cut(base->leaves, ALTERED("adapter_z_leaves")) };
+    *as = copy;
+    as->outputs = product->rank;
+    as->inputs = base->inputs;
+    as->leaves = leaves_cut(base->leaves, ALTERED("adapter_z_leaves"));
     for (int i = 0; i < product->n; i++) {
         struct adapter_output *out = &product->out[i];
         if (i && out->z_begin == product->out[i - 1].z_begin)
             continue;
-        s->part[*n_slots] = out->part_a;
-        as->slot[as->n_slots++] = (*n_slots)++;
+        as->slot[as->n_slots++] = slot_of(s, base, out->part_a, out->kind_a, n_slots);
     }
     for (int i = 0; i < product->n; i++) {
         struct adapter_output *out = &product->out[i];
-        struct leaves chain = { 1, { out->rank } };
-        s->part[*n_slots] = out->part_b;
-        out->b = s->n_packs;
-        s->pack[s->n_packs++] = plan_of((*n_slots)++, out->y_n, out->rank, chain);
+        struct pack_plan *b = &s->pack[s->n_packs];
+        out->b = s->n_packs++;
+        *b = copy;
+        b->n_slots = 1;
+        b->slot[0] = slot_of(s, base, out->part_b, out->kind_b, n_slots);
+        b->outputs = out->y_n;
+        b->inputs = out->rank;
+        b->leaves = (struct leaves){ 1, { out->rank } };
     }
 }
 
@@ -105,17 +135,19 @@ static void add_body(const struct making *x, int unit, int branch)
         const struct pack_plan *plan = &base->pack[k];
         struct adapter_product *product = &a->unit[unit].of[branch][k];
         int64_t y = 0;
-        if (plan->tied || plan->n_experts || plan->n_heads)
+        if (plan->tied || plan->n_heads)
             continue;
         for (int i = 0; i < plan->n_slots; i++) {
             add_output(x, base, k, i, y, product);
-            y += outputs_of(a->base, base->part[plan->slot[i]]);
+            y += outputs_of(a->base, base_part(a->base, base, plan, i));
         }
         if (product->n)
             add_packs(product, plan, s, &n_slots);
     }
-    for (int k = 0; k < s->n_packs; k++)
-        s->pack_at[k] = u->n_packs++;
+    for (int k = 0; k < s->n_packs; k++) {
+        s->pack_at[k] = u->n_packs;
+        u->n_packs += s->pack[k].n_experts ? s->pack[k].n_experts : 1;
+    }
 }
 
 /* Pack numbers of products are those among the unit's packs from here on. */
@@ -202,14 +234,14 @@ void adapter_close(struct adapter *a)
 }
 
 /* ---- memory of the base ---- */
-/* Outputs of the widest matrix that an adapter may change. */
-static int64_t widest_output(const struct model *m)
+/* Outputs or inputs of the widest matrix that an adapter may change. */
+static int64_t widest(const struct model *m)
 {
     int64_t most = m->hidden;
     for (int i = 0; i < m->local.n_parts; i++) {
         const struct param *p = &m->table.p[m->local.part[i].param];
-        int64_t n = adapter_computed(p) ? outputs_of(m, i) : 0;
-        most = n > most ? n : most;
+        for (int d = p->stacked; d < p->stacked + 2 && adapter_computed(p); d++)
+            most = m->local.part[i].box.extent[d] > most ? m->local.part[i].box.extent[d] : most;
     }
     return most;
 }
@@ -218,11 +250,10 @@ int64_t adapter_room_carve(const struct model *m, struct arena *a, int64_t rows,
                            struct adapter_room *room)
 {
     size_t z = (size_t)(rows * 3 * rank);
-    int64_t chunk = rows < ADAPTER_ROWS ? rows : ADAPTER_ROWS;
 
     room->z = arena_take(a, z * sizeof(float));
     room->z_dt = arena_take(a, z * dtype_size(m->dt));
-    room->d = arena_take(a, (size_t)(chunk * widest_output(m)) * sizeof(float));
+    room->d = arena_take(a, (size_t)(ADAPTER_ROWS * widest(m)) * sizeof(float));
     return rows * 3 * rank;
 }
 

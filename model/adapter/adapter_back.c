@@ -134,10 +134,10 @@ static void add_dx(const struct pass *p, const struct joined *j, int64_t first, 
     }
 }
 
-/* Own rows between bodies. */
+/* own: all rows, or those between bodies. */
 static void add_own_dx(const struct pass *p, const struct joined *j, struct mat own)
 {
-    struct seq_rows whole = rows_whole(rows_all(&p->r)), r = rows_shared(&p->r) ? p->r : whole;
+    struct seq_rows whole = rows_whole(rows_all(&p->r)), r = own.rows < whole.len ? p->r : whole;
     for (int s = 0; s < r.n_seq && j->n; s++)
         add_dx(p, j, s * r.len + rows_first(p->m, &r), mat_rows(own, s * r.own_len, r.own_len));
 }
@@ -170,10 +170,7 @@ int adapters_dx(const struct pass *p, const struct sublayer *s, unsigned packs, 
         dz += z.rows * z.cols;
         to += (size_t)(z.rows * z.cols) * dtype_size(m->dt);
     }
-    if (own.rows == rows_all(&p->r) && j.n)
-        add_dx(p, &j, 0, own);
-    else if (j.n)
-        add_own_dx(p, &j, own);
+    add_own_dx(p, &j, own);
     rc = 0;
 out:
     return rc;
@@ -214,8 +211,9 @@ size_t adapters_deferred_bytes(const struct sublayer *s, const struct call_shape
     for (int k = 0; c->adapter && k < s->n_packs; k++) {
         const struct adapter_product *x = adapter_product(c->adapter, s, k);
         int64_t inputs = s->kind->in_packs >> k & 1 ? 0 : s->pack[k].inputs;
+        int64_t rows = c->rows * (s->pack[k].n_experts ? s->experts.router.k : 1);
         if (x)
-            sum += (size_t)(c->rows * (2 * x->rank + inputs)) * dtype_size(c->adapter->m.dt) + 8 * 64;
+            sum += (size_t)(rows * (2 * x->rank + inputs)) * dtype_size(c->adapter->m.dt) + 8 * 64;
     }
     return sum;
 }

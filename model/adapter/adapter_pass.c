@@ -129,11 +129,12 @@ void adapters_begin(const struct pass *p, const struct sublayer *s, int k, struc
     }
 }
 
-/* The rows of a run that this rank holds between bodies, sequence by sequence. z: of the run. */
+/* The rows of a run in own: all rows, or those that this rank holds between bodies, sequence by sequence.
+ * z: of the run. */
 static void add_to_own(const struct pass *p, const struct adapter_run *run,
                        const struct adapter_product *product, struct mat z, struct mat own)
 {
-    struct seq_rows whole = rows_whole(rows_all(&p->r)), r = rows_shared(&p->r) ? p->r : whole;
+    struct seq_rows whole = rows_whole(rows_all(&p->r)), r = own.rows < whole.len ? p->r : whole;
     for (int s = 0; s < r.n_seq; s++) {
         int64_t begin = s * r.len + rows_first(p->m, &r), lo = begin, hi = begin + r.own_len;
         lo = lo > run->first ? lo : run->first;
@@ -166,6 +167,7 @@ void adapters_carve(const struct adapter *a, const struct sublayer *s, int64_t r
 {
     for (int k = 0; k < s->n_packs; k++) {
         const struct adapter_product *x = adapter_product(a, s, k);
-        b->z[k] = x ? carve(from, LIFE_COSTLY, rows * x->rank, dtype_size(a->m.dt)) : NULL;
+        int64_t n = s->pack[k].n_experts ? b->experts.capacity : rows;
+        b->z[k] = x ? carve(from, LIFE_COSTLY, n * x->rank, dtype_size(a->m.dt)) : NULL;
     }
 }

@@ -8,16 +8,15 @@
 int adapter_computed(const struct param *p)
 {
     static const char computed[P_KINDS] = {
-        [P_Q] = 1,  [P_K] = 1,    [P_V] = 1,   [P_O] = 1,   [P_QKV] = 1,  [P_GATE] = 1,
-        [P_UP] = 1, [P_DOWN] = 1, [P_Q_A] = 1, [P_Q_B] = 1, [P_KV_A] = 1,
+        [P_Q] = 1,    [P_K] = 1,       [P_V] = 1,           [P_O] = 1,         [P_QKV] = 1,
+        [P_GATE] = 1, [P_UP] = 1,      [P_DOWN] = 1,        [P_Q_A] = 1,       [P_Q_B] = 1,
+        [P_KV_A] = 1, [P_GATE_UP] = 1, [P_SHARED_GATE] = 1, [P_SHARED_UP] = 1, [P_SHARED_DOWN] = 1,
     };
-    return p->kind < P_KINDS && computed[p->kind] && p->expert < 0 && !p->dtype;
+    return p->kind < P_KINDS && computed[p->kind] && !p->dtype && !param_is_vector(p);
 }
 
 static const char *why_not(const struct param *p)
 {
-    if (p->expert >= 0)
-        return "experts";
     if (p->kind == P_KV_B)
         return "this matrix of latent attention";
     return param_is_vector(p) ? "vectors" : "this matrix";
@@ -130,6 +129,9 @@ static int check_matrix(const struct model *base, const struct adapter_matrix *x
                        "%s: adapters of %s are not computed: merge the adapter into the model (reshard cp "
                        "--merge)",
                        q->name, why_not(q));
+    if (q->expert >= 0 && base->local.layout.ep > 1)
+        return err_set(e, ERR_USAGE, "%s: adapters of experts need --ep 1, it is %d", q->name,
+                       base->local.layout.ep);
     if (x->rank < 1)
         return err_set(e, ERR_USAGE, "%s: a rank of %lld: an adapter has a rank of 1 at least", q->name,
                        (long long)x->rank);
@@ -165,6 +167,25 @@ static struct adapter_matrix *sorted(const struct model *base, const struct adap
     return x;
 }
 
+/* Experts of a layer are one product: all of them are changed, alike. */
+static int check_experts(const struct param_table *t, const struct adapter_matrix *list, int n,
+                         const struct param_table *base, struct err *e)
+{
+    for (int i = 0; i < n; i++) {
+        const struct param *q = &base->p[list[i].param];
+        int first = param_at(t, q->unit, q->kind, 0);
+        int64_t all = q->n_experts ? q->n_experts : base->cfg.n_experts;
+        if (q->expert < 0)
+            continue;
+        int last = param_at(t, q->unit, q->kind, (int)all - 1);
+        if (last < 0 || t->p[last].expert != all - 1 || t->p[first].shape[q->stacked] != list[i].rank)
+            return err_set(e, ERR_CONFIG,
+                           "%s: an adapter changes all experts of a layer with one rank, or none of them",
+                           q->name);
+    }
+    return 0;
+}
+
 int adapter_table_open(struct param_table *t, const struct model *base, const struct adapter_matrix *list,
                        int n, int **a_of, float **scale, struct err *e)
 {
@@ -186,6 +207,8 @@ int adapter_table_open(struct param_table *t, const struct model *base, const st
                          : err_set(e, ERR_MEMORY, "no memory for the table of an adapter");
     for (int i = 0; rc >= 0 && i < n; i++)
         rc = add_tensor(t, base, &x[i], *a_of, *scale, e);
+    if (rc >= 0)
+        rc = check_experts(t, x, n, &base->table, e);
     free(x);
     return rc;
 }

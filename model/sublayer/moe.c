@@ -131,47 +131,56 @@ static void add_biases(const struct pass *p, const struct sublayer *s, const str
         expert_bias_add(p, s, b, slots[slot], &side.groups, y);
 }
 
-/* b->sum, complete over tp where tp cuts the experts, with the bias of slot `bias` (-1: none), then
- * rounded into b->row. */
-static int complete_rows(const struct pass *p, const struct sublayer *s, struct experts_buf *b, int bias,
-                         struct err *e)
+/* b->sum, complete over tp where tp cuts the experts, and `more` floats behind it. */
+static int sum_rows(const struct pass *p, const struct experts_buf *b, int64_t more, struct err *e)
 {
     const struct model *m = p->m;
-    int64_t n = b->n * m->hidden;
-    int rc = has_dispatch(m) ? 0 : comm_all_reduce(m->tp, b->sum, n, e);
-    if (rc >= 0 && bias >= 0)
-        add_biases(p, s, b, bias, grouped(b, b->sum, DT_F32, m->hidden));
-    if (rc >= 0 && m->dt != DT_F32)
-        KERNEL(m->dev, round_to, b->row, m->dt, b->sum, n);
-    return rc;
+    return has_dispatch(m) ? 0 : comm_all_reduce(m->tp, b->sum, b->n * m->hidden + more, e);
+}
+
+/* b->sum, rounded into b->row. */
+static void round_rows(const struct pass *p, const struct experts_buf *b)
+{
+    const struct model *m = p->m;
+    if (m->dt != DT_F32)
+        KERNEL(m->dev, round_to, b->row, m->dt, b->sum, b->n * m->hidden);
 }
 
 /* Up to the activation: b->gu, b->act. */
-static void run_up(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h,
+static void run_up(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct mat h,
                    const struct panels *packs)
 {
     const struct experts *x = &s->experts;
+    struct experts_buf *b = &branch->experts;
     struct side side = experts_side(p, b, h, b->arrived);
     struct mat gu = grouped(b, b->gu, DT_F32, x->up_cols), act = grouped(b, b->act, p->m->dt, x->inter);
 
     KERNEL(p->m->dev, linear_experts, gu, side.in, &side.groups, packs);
+    adapters_experts_add(p, s, PACK_UP, branch, h, gu);
     for (int i = 0, n = act_inputs(x->act); i < n; i++)
         add_biases(p, s, b, first_input(x) + i, mat_cols(gu, i * x->up_cols / n, x->up_cols / n));
     act_forward(p->m->dev, x->act, &x->clamp, act, gu);
 }
 
-static int run_experts(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h,
-                       struct err *e)
+static int run_experts(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
+                       struct mat h, struct err *e)
 {
     const struct model *m = p->m;
     const struct experts *x = &s->experts;
+    struct experts_buf *b = &branch->experts;
     struct side side = experts_side(p, b, h, b->arrived);
     struct listed act = { grouped(b, b->act, m->dt, x->inter), NULL };
+    struct mat sum = grouped(b, b->sum, DT_F32, m->hidden);
 
-    run_up(p, s, b, h, weight_pack(p, s, PACK_UP));
-    KERNEL(m->dev, linear_experts, grouped(b, b->sum, DT_F32, m->hidden), act, &side.groups,
-           weight_pack(p, s, PACK_DOWN));
-    return complete_rows(p, s, b, DOWN, e);
+    run_up(p, s, branch, h, weight_pack(p, s, PACK_UP));
+    KERNEL(m->dev, linear_experts, sum, act, &side.groups, weight_pack(p, s, PACK_DOWN));
+    int rc = sum_rows(p, b, adapters_experts_begin(p, s, PACK_DOWN, branch, act.m), e);
+    if (rc < 0)
+        return rc;
+    adapters_experts_end(p, s, PACK_DOWN, branch, sum);
+    add_biases(p, s, b, DOWN, sum);
+    round_rows(p, b);
+    return 0;
 }
 
 static int run_shared(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct mat h,
@@ -181,10 +190,11 @@ static int run_shared(const struct pass *p, const struct sublayer *s, struct bra
     struct experts_buf *b = &branch->experts;
     int64_t n = h.rows * m->hidden;
 
-    mlp_forward(p, s, &s->experts.shared, &b->shared, NULL, h);
-    int rc = comm_all_reduce(m->tp, m->sum_rows, n, e);
+    mlp_forward(p, s, &s->experts.shared, &b->shared, branch, h);
+    int rc = comm_all_reduce(m->tp, m->sum_rows, n + adapters_floats(p, s, PACK_SHARED_DOWN), e);
     if (rc < 0)
         return rc;
+    adapters_end(p, s, PACK_SHARED_DOWN, branch, rows_of(m->sum_rows, DT_F32, h.rows, m->hidden));
     KERNEL(m->dev, round_to, b->shared_out, m->dt, m->sum_rows, n);
     if (has_scale(s))
         KERNEL(m->dev, linear, rows_of(b->shared_logit, DT_F32, h.rows, 1), h,
@@ -206,7 +216,7 @@ static int run_round(const struct pass *p, const struct sublayer *s, struct bran
     if (first && has_shared(s))
         TRY(run_shared(p, s, branch, h, e));
     TRY(experts_arrive(b, 0, e));
-    TRY(run_experts(p, s, b, h, e));
+    TRY(run_experts(p, s, branch, h, e));
     TRY(experts_return(p, b, ALTERED("expert_unrounded"), &results, e));
     TRY(experts_arrive(b, 0, e));
 
@@ -287,9 +297,17 @@ static struct mat record_input(const struct pass *p, const struct experts_buf *b
     return p->w->deferred && experts_rounds(b) > 1 ? deferred_copy(p->w->deferred, x) : gradient_input(p, x);
 }
 
+/* The part of the record's matrix of an expert; of an adapter's record part[0] is the kind. */
+static int expert_part(const struct pass *p, const struct gradient *g, int expert)
+{
+    if (g->adapter)
+        return params_part(&g->adapter->m.local, g->unit, (enum param_kind)g->part[0], expert);
+    return params_part(&p->m->local, g->unit, slots[g->part[0]], expert);
+}
+
 static int weight_gradient(const struct pass *p, const struct gradient *g, struct err *e)
 {
-    const struct model *m = p->m;
+    const struct model *m = p->m, *of = g->adapter ? &g->adapter->m : m;
     const struct experts *x = &g->body->experts;
     struct experts_buf *b = g->experts;
     int64_t ld = 0;
@@ -301,30 +319,33 @@ static int weight_gradient(const struct pass *p, const struct gradient *g, struc
         b->n = b->arrivals.n;
     }
     struct side side = experts_side(p, b, g->x, g->x.p);
-    struct listed dy = { g->dy, NULL }, in = { g->x, g->part[0] == DOWN ? NULL : side.in.list };
+    int by_row = g->adapter ? g->part[1] : g->part[0] != DOWN; /* x has rows of the call, or what arrived */
+    struct listed dy = { g->dy, NULL }, in = { g->x, by_row ? side.in.list : NULL };
     struct expert_rows groups = leaves_joined(&side.groups, leaf, b->joined_end);
 
     for (int i = 0; i < x->n_local; i++) {
-        int part = params_part(&m->local, g->unit, slots[g->part[0]], x->first + i);
-        b->routing.acc[i] = expert_sums(p, b, g->unit, part);
+        int part = expert_part(p, g, x->first + i);
+        b->routing.acc[i] = g->adapter ? gradient_sums_of(p, of, g->unit, part)
+                                       : expert_sums(p, b, g->unit, part);
         b->routing.acc[i].n /= leaf;
         b->routing.acc[i].next /= leaf;
-        ld = model_mat(m, NULL, part).ld;
-        turn = weight_is_transposed(m, part);
+        ld = model_mat(of, NULL, part).ld;
+        turn = weight_is_transposed(of, part);
     }
     KERNEL(m->dev, linear_dw_experts, b->routing.acc, ld, turn ? in : dy, turn ? dy : in, &groups);
-    if (x->has_bias)
+    if (x->has_bias && !g->adapter)
         expert_bias_gradient(p, g, slots[g->part[0]]);
     return 0;
 }
 
 /* Through down and the activation, a round's rows: b->dgu; b->d_slot, with ep > 1 on its way. dx: all rows of
  * the stream's gradient; with ep > 1 b->d_arrived has the rows that count. */
-static int through_down(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat dx,
-                        struct err *e)
+static int through_down(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
+                        struct mat dx, struct err *e)
 {
     const struct model *m = p->m;
     const struct experts *x = &s->experts;
+    struct experts_buf *b = &branch->experts;
     struct mat d_act = grouped(b, b->d_act, DT_F32, x->inter), act = grouped(b, b->act, m->dt, x->inter);
     struct mat scaled = grouped(b, b->row, m->dt, m->hidden);
     struct side side = experts_side(p, b, dx, b->d_arrived);
@@ -332,6 +353,7 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct e
 
     KERNEL(m->dev, linear_dx_experts, d_act, 1, &side.in, expert_weights(p, s, b, DOWN, 1), &m->of_hidden,
            &side.groups);
+    adapters_experts_down(p, s, PACK_DOWN, branch, &side, d_act);
 
     /* an output's part in the loss is its weight times it: the weight's gradient, then the output's */
     if (ALTERED("expert_dot_scaled"))
@@ -346,6 +368,7 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct e
         experts_place_weight_gradients(p, b);
     KERNEL(m->dev, gather_scaled, scaled, side.in, side.weight, side.weight_list);
     TRY(emit_experts(p, s, b, DOWN, scaled, record_input(p, b, act), e));
+    TRY(adapters_experts_down_records(p, s, PACK_DOWN, branch, &side, scaled, act, e));
     KERNEL(m->dev, scale_rows, d_act, side.weight, side.weight_list);
     act_backward(m->dev, x->act, &x->clamp, grouped(b, b->dgu, m->dt, x->up_cols),
                  grouped(b, b->gu, DT_F32, x->up_cols), d_act);
@@ -356,11 +379,12 @@ out:
 
 /* Through gate and up, a round's rows, h: all rows of the norm's output. b->dx: own rows of its sequences,
  * before experts_gather_results. */
-static int through_up(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h,
+static int through_up(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct mat h,
                       struct err *e)
 {
     const struct model *m = p->m;
     const struct experts *x = &s->experts;
+    struct experts_buf *b = &branch->experts;
     struct side side = experts_side(p, b, h, b->arrived);
     struct mat dgu = grouped(b, b->dgu, m->dt, x->up_cols), results;
     struct mat in = has_dispatch(m) ? record_input(p, b, side.in.m) : h;
@@ -373,7 +397,9 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct exp
         dy[i] = (struct listed){ mat_cols(dgu, i * columns, columns), NULL };
     KERNEL(m->dev, linear_dx_experts, grouped(b, b->sum, DT_F32, m->hidden), n_in, dy,
            expert_weights(p, s, b, first, n_in), leaves, &side.groups);
-    TRY(complete_rows(p, s, b, -1, e));
+    TRY(sum_rows(p, b, adapters_experts_up(p, s, PACK_UP, branch, dy, leaves), e));
+    TRY(adapters_experts_up_end(p, s, PACK_UP, branch, dy, h, e));
+    round_rows(p, b);
     TRY(experts_return(p, b, ALTERED("expert_dx_unrounded"), &results, e));
 
     /* gradients of the matrices while the rows travel */
@@ -411,7 +437,7 @@ static int run_again(const struct pass *p, const struct sublayer *s, struct bran
     if (b->packs && round == 1)
         weight_pack_now(p, s, PACK_UP, b->packs, b->pack_memory);
     TRY(experts_arrive(b, 0, e));
-    run_up(p, s, b, h, packs);
+    run_up(p, s, branch, h, packs);
     rc = rows_gather(m, &p->r, rows_of(p->w->dx_body, m->dt, own, m->hidden), dx, e);
 out:
     return rc;
@@ -432,7 +458,8 @@ static int shared_backward(const struct pass *p, const struct sublayer *s, struc
         KERNEL(m->dev, gate_dx, d_logit, d_shared, dx, shared, b->shared_logit);
     }
     TRY(mlp_backward(p, s, &s->experts.shared, &b->shared, branch, d_shared, e));
-    TRY(rows_sum(m, &p->r, 0, &own, e));
+    TRY(rows_sum(m, &p->r, adapters_dz_floats(p, s, 1u << PACK_SHARED), &own, e));
+    TRY(adapters_dx(p, s, 1u << PACK_SHARED, p->w->input, adapters_dz_place(p, s, 0), own, e));
     dev_copy(m->dev, b->shared_dx, own.p, (size_t)(own.rows * m->hidden) * sizeof(float));
     rc = 0;
 out:
@@ -454,8 +481,8 @@ static int backward_rounds(const struct pass *p, const struct sublayer *s, struc
         if (i == 0 && has_shared(s))
             TRY(shared_backward(p, s, branch, dx, e));
         TRY(experts_arrive(b, 0, e));
-        TRY(through_down(p, s, b, dx, e));
-        TRY(through_up(p, s, b, dx, e));
+        TRY(through_down(p, s, branch, dx, e));
+        TRY(through_up(p, s, branch, dx, e));
     }
     TRY(experts_gather_weight_gradients(p, b, e));
     rc = experts_gather_results(p, b, b->dx, e);
@@ -570,7 +597,7 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     if (has_dispatch(m))
         TRY(backward_rounds(p, s, branch, dx, e));
     else
-        TRY(through_down(p, s, b, dx, e));
+        TRY(through_down(p, s, branch, dx, e));
     TRY(count_choices(p, s, b, &balance, e));
     KERNEL(m->dev, route_dx, &router, d_logits, logits, b->expert, b->weight, b->d_slot,
            m->losses.sequence != 0 || m->losses.z != 0 ? &balance : NULL);
@@ -580,7 +607,7 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     /* the parts of dx, in the contract's order: experts, shared expert, its gate, router */
     TRY(walk_input(p, branch, &h, e));
     if (!has_dispatch(m))
-        TRY(through_up(p, s, b, h, e));
+        TRY(through_up(p, s, branch, h, e));
     if (ALTERED("expert_dx_router_first"))
         add_small_dx(p, b, d_logits, s->part[ROUTER]);
     if (has_shared(s))

@@ -93,6 +93,33 @@ int experts_gather_results(const struct pass *p, struct experts_buf *b, float *t
 /* b->d_slot of all rows, when all rounds are through: every rank has its share's. Collective over tp. */
 int experts_gather_weight_gradients(const struct pass *p, struct experts_buf *b, struct err *e);
 
+/* ---- moe_adapter.c: adapters of routed experts (ep 1). k: the pack ---- */
+/* Buffers for adapters up to this rank; 0: none. */
+void adapters_carve_experts(const struct sublayer *s, int64_t rank, const struct carver *from,
+                            struct experts_buf *b);
+/* The pack made y (grouped) from x, all rows of the call: adds what adapters add. */
+void adapters_experts_add(const struct pass *p, const struct sublayer *s, int k,
+                          const struct branch_buf *branch, struct mat x, struct mat y);
+/* The same where x is grouped and y, in b->sum, is summed over tp. Before the sum: leaves the parts of z
+ * behind it; returns their floats. */
+int64_t adapters_experts_begin(const struct pass *p, const struct sublayer *s, int k,
+                               const struct branch_buf *branch, struct mat x);
+void adapters_experts_end(const struct pass *p, const struct sublayer *s, int k,
+                          const struct branch_buf *branch, struct mat y);
+/* Going back through down; side: the gradient of the outputs, before it is multiplied by the weights of the
+ * experts. Adds to d_act; afterwards the records: scaled is that gradient times the weights. */
+void adapters_experts_down(const struct pass *p, const struct sublayer *s, int k, struct branch_buf *branch,
+                           const struct side *side, struct mat d_act);
+int adapters_experts_down_records(const struct pass *p, const struct sublayer *s, int k,
+                                  struct branch_buf *branch, const struct side *side, struct mat scaled,
+                                  struct mat act, struct err *e);
+/* Going back through gate and up; dy, leaves: by slot. Leaves the parts of dz behind b->sum; returns their
+ * floats. After the sum over tp: emits the records, adds to b->sum. h: all rows of the input. */
+int64_t adapters_experts_up(const struct pass *p, const struct sublayer *s, int k, struct branch_buf *branch,
+                            const struct listed *dy, const struct leaves *leaves);
+int adapters_experts_up_end(const struct pass *p, const struct sublayer *s, int k, struct branch_buf *branch,
+                            const struct listed *dy, struct mat h, struct err *e);
+
 /* ---- moe_memory.c: rows of struct sublayer_kind ---- */
 void experts_carve(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                    const struct carver *from, struct branch_buf *branch);

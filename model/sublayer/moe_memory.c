@@ -169,6 +169,7 @@ void experts_carve(const struct sublayer *s, const struct model *m, const struct
     int64_t n_slots = c->rows * x->router.k;
     int all = has_dispatch(m); /* the lists are of home rows, for all experts */
     size_t el = dtype_size(m->dt);
+    int64_t rank = has_dispatch(m) ? 0 : c->training ? (c->adapter ? c->adapter->rank : 0) : m->adapter_rank;
 
     b->capacity = capacity_of(s, m, c);
     b->routing = (struct routing){ .n_experts = x->router.n_experts,
@@ -185,10 +186,11 @@ void experts_carve(const struct sublayer *s, const struct model *m, const struct
     b->weight = carve(from, LIFE_COSTLY, n_slots, sizeof(float));
     b->gu = carve(from, LIFE_COSTLY, b->capacity * x->up_cols, sizeof(float));
     b->act = carve(from, LIFE_CHEAP, b->capacity * x->inter, el);
-    b->sum = carve(from, LIFE_COMM, b->capacity * m->hidden, sizeof(float));
+    b->sum = carve(from, LIFE_COMM, b->capacity * (m->hidden + 2 * rank), sizeof(float));
     b->row = m->dt == DT_F32 ? b->sum : carve(from, LIFE_SCRATCH, b->capacity * m->hidden, el);
     if (has_dispatch(m))
         carve_dispatch(s, m, c, from, b);
+    adapters_carve_experts(s, rank, from, b);
     if (has_shared(s))
         carve_shared(s, m, c, from, b);
     if (c->training)

@@ -189,7 +189,7 @@ static int refuse_unknown(const struct param_table *t, const char *target, struc
 static int names(const struct lora_spec *s, int k, const struct param *p)
 {
     if (!strcmp(s->target[k], LORA_ALL_LINEAR))
-        return p->layer >= 0 && adapter_computed(p);
+        return p->layer >= 0 && p->expert < 0 && adapter_computed(p);
     return is_named(p->name, s->target[k]);
 }
 

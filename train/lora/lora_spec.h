@@ -3,8 +3,8 @@
  *     r=16,alpha=32,targets=q_proj,v_proj[,rslora=1][,init=gaussian]
  *
  * A target is the name of a module of the model as PEFT takes it: "q_proj", or more of its path
- * ("layers.0.self_attn.q_proj"). all-linear: every matrix of the layers for which adapters are computed, but
- * no router. */
+ * ("layers.0.self_attn.q_proj"). all-linear: every matrix of the layers but routers and
+ * routed experts. */
 #ifndef SHARDLINE_TRAIN_LORA_LORA_SPEC_H
 #define SHARDLINE_TRAIN_LORA_LORA_SPEC_H
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include "tests/unit/model/adapter_rig.h"
 
-enum { RANK = 3, SEQS = 2, LEN = 9, PICKS = 3 };
+enum { RANK = 3, SEQS = 2, LEN = 9, PICKS = 3, PARTS = 256 };
 
 static double forward(struct tuned *t)
 {
@@ -47,7 +47,7 @@ static double loss_at(struct tuned *t, float *w, double value)
 static double slope(struct tuned *t, float *w)
 {
     /* a step that makes a router choose others would compare nothing */
-    const double step = t->r.m.table.cfg.n_experts ? 0.002 : 0.01, x = (double)*w;
+    const double step = t->r.m.table.cfg.n_experts ? 0.001 : 0.01, x = (double)*w;
     double a = loss_at(t, w, x + step), b = loss_at(t, w, x - step);
     double c = loss_at(t, w, x + 2 * step), d = loss_at(t, w, x - 2 * step);
     loss_at(t, w, x);
@@ -61,8 +61,9 @@ static void check_part(struct tuned *t, int part, const float *grad)
     int64_t most = 0;
     for (int64_t i = 0; i < p->count; i++)
         most = fabsf(grad[i]) > fabsf(grad[most]) ? i : most;
-    CHECK(fabsf(grad[most]) > 1e-4f);
-    for (int k = 0; k < PICKS; k++) {
+    /* an expert may have no rows */
+    CHECK(fabsf(grad[most]) > 1e-4f || t->f.a.m.table.p[p->param].expert >= 0);
+    for (int k = 0; k < (t->f.a.m.table.p[p->param].expert < 0 ? PICKS : 1); k++) {
         int64_t at = k ? (int64_t)(rnd_u64(3, rnd_stream(name), (uint64_t)k) % (uint64_t)p->count) : most;
         double got = (double)grad[at], want = slope(t, tuned_weight(t, part) + at);
         if (fabs(got - want) > 2e-4 + 0.01 * fabs(want))
@@ -97,15 +98,14 @@ TEST(gradients_of_adapters_are_the_slopes_of_the_loss)
     check_slopes(&c);
     for (int i = 0; i < RIG_FAMILIES; i++) {
         struct model_config family = rig_family_config(i);
-        if (!family.n_experts || family_has(&family, F_LATENT))
-            check_slopes(&family);
+        check_slopes(&family);
     }
 }
 
 /* ---- policies of memory ---- */
 static void check_policies(const struct model_config *c, enum dtype dt)
 {
-    float *want[64] = { 0 };
+    float *want[PARTS] = { 0 };
     for (int k = 0; k < 6; k++) {
         struct tuned t;
         tuned_open(&t, c, dt, RANK,
@@ -113,7 +113,7 @@ static void check_policies(const struct model_config *c, enum dtype dt)
                                         .seq_len = LEN,
                                         .recompute = (enum recompute)(k / 2),
                                         .deferred_weights = k % 2 });
-        CHECK(t.f.a.m.local.n_parts <= 64);
+        CHECK(t.f.a.m.local.n_parts <= PARTS);
         forward(&t);
         backward(&t);
         for (int i = 0; i < t.f.a.m.local.n_parts; i++) {
@@ -125,7 +125,7 @@ static void check_policies(const struct model_config *c, enum dtype dt)
         }
         tuned_close(&t);
     }
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < PARTS; i++)
         free(want[i]);
 }
 
@@ -135,7 +135,6 @@ TEST(gradients_of_adapters_have_the_same_bits_under_every_policy_of_memory)
     check_policies(&c, DT_F32);
     for (int i = 0; i < RIG_FAMILIES; i++) {
         struct model_config family = rig_family_config(i);
-        if (!family.n_experts || family_has(&family, F_LATENT))
-            check_policies(&family, DT_BF16);
+        check_policies(&family, DT_BF16);
     }
 }

@@ -92,7 +92,7 @@ static int check_family(const struct model_config *cfg, enum dtype dt, int64_t n
                 const struct sublayer *s = &r.m.unit[u].branch[i].body;
                 struct product_case c = { &r, &f, s, k, n_rows, NULL, NULL, NULL };
                 int64_t in = n_rows * s->pack[k].inputs, out = n_rows * s->pack[k].outputs;
-                if (!adapter_product(&f.a, s, k))
+                if (s->pack[k].n_experts || !adapter_product(&f.a, s, k))
                     continue;
                 c.x = malloc((size_t)in * sizeof *c.x);
                 c.x_dt = malloc((size_t)in * sizeof *c.x);
