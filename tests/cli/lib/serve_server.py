@@ -53,11 +53,13 @@ def skip(why):
 
 
 class Answers:
-    """SERVE_ANSWERS=FILE: the answers of a script that is run twice. The first run writes the file; the second
-    one, with other options (PSERVE_ARGS), claims that it gets the same answers to the same requests. Left out is
-    what may differ: names, times, and what the cache had."""
+    """SERVE_ANSWERS=FILE: the answers of a script that is run twice. The first run writes the file, one for each
+    client and model; the second one, with other options (PSERVE_ARGS), claims that it gets the same answers to the
+    same requests. Left out is what may differ: names, times, and what the cache had."""
 
     def __init__(self, path):
+        if path:
+            path = "-".join([path, os.path.basename(sys.argv[0]), *"".join(sys.argv[1:2]).split("/")[-2:]])
         self.path, self.n_same, self.lock = path, 0, threading.Lock()
         self.compares = bool(path) and os.path.exists(path)
         self.known = json.load(open(path)) if self.compares else {}
@@ -82,7 +84,7 @@ class Answers:
 
     def end(self):
         if self.compares:
-            claim("answers were compared", self.n_same > 0, self.path)
+            claim("answers were compared", self.n_same > 0 or not self.known, self.path)
         elif self.path:
             json.dump(self.known, open(self.path, "w"))
 

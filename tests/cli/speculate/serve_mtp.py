@@ -187,8 +187,21 @@ def peer(path):
     claim("transformers makes the same guesses", got == want, (got, want))
 
 
+def long(path):
+    """A prompt of more tokens than states are kept of."""
+    body = dict(HOW, prompt=[r.randrange(VOCAB) for _ in range(5000)], temperature=1, seed=3, allowed_token_ids=FOUR)
+    plain, s = Server(path), serve(path, "--speculate", "mtp:2", "--prefill-chunk", 700)
+    want = essence(plain.complete(**body))
+    for what in ("a long prompt", "most of it from the cache"):
+        claim(f"{what}: as without", essence(s.complete(**body)) == want, what)
+    drafts, tokens, right = counters(s)
+    claim("a long prompt has drafts", drafts > 20 and 0 < right < tokens, (drafts, tokens, right))
+    plain.stop(), s.stop()
+
+
 if part == "all":
-    peer(os.path.join(folder, "random"))
+    long(make("random", max_position_embeddings=8192))
+    peer(make("random"))
 none = make("token", num_nextn_predict_layers=0)
 s = Server(none, "--speculate", "mtp")
 rc, err = s.wait()
