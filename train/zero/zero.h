@@ -48,7 +48,7 @@ int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int6
 struct zero;
 struct zero_options {
     int stage, overlap;
-    int frozen; /* weights alone: no masters, no moments, no gradients; they are never updated */
+    int frozen; /* weights alone, no gradients, no states; what they are packed into is work memory */
     struct state_store *store; /* of masters and moments, borrowed; NULL: the device's memory */
     /* for zero_measure: a store has masters and moments, summed gradients, weights of stage 3, in memory that
      * is counted apart */

@@ -82,23 +82,31 @@ static struct zero_slot *slot_of(struct zero *z, int u)
     return NULL;
 }
 
+/* Frozen weights of a rank that holds them all need no slot: they are packed from where they lie, and no
+ * other unit is fetched meanwhile. */
+static int is_in_place(const struct zero *z)
+{
+    return z->frozen && z->group[GROUP_DENSE].size == 1 && z->group[GROUP_EXPERT].size == 1;
+}
+
 static int is_tied_head(const struct model *m, int u) { return m->table.cfg.tied && u == m->n_layers + 1; }
 
 /* The slots that unit u may lie in: [first, end). */
 struct slot_range {
     int first, end;
 };
-static struct slot_range slots_for(const struct model *m, int u)
+static struct slot_range slots_for(const struct model *m, int u, int in_place)
 {
     int end = SLOT_OF_ENDS + is_tied_head(m, u);
-    return u > 0 && u <= m->n_layers ? (struct slot_range){ SLOT_OF_LAYERS, SLOT_OF_ENDS }
-                                     : (struct slot_range){ end, end + 1 };
+    return u > 0 && u <= m->n_layers
+               ? (struct slot_range){ SLOT_OF_LAYERS, in_place ? SLOT_OF_LAYERS + 1 : SLOT_OF_ENDS }
+               : (struct slot_range){ end, end + 1 };
 }
 
 /* Of the slots that are not borrowed, the one used longest ago; NULL: all are borrowed. */
 static struct zero_slot *slot_to_fill(struct zero *z, int u)
 {
-    struct slot_range r = slots_for(z->m, u);
+    struct slot_range r = slots_for(z->m, u, is_in_place(z));
     struct zero_slot *best = NULL;
     for (int i = r.first; i < r.end; i++)
         if (!z->slot[i].n_borrowed && (!best || z->slot[i].used < best->used))
@@ -151,9 +159,6 @@ static int finish_gathers(struct zero_slot *s, struct err *e)
     return rc;
 }
 
-/* Frozen weights of a rank that holds them all need no slot: they are packed from where they lie. */
-static int is_in_place(const struct zero *z, int group) { return z->frozen && z->group[group].size == 1; }
-
 /* Starts to gather one vector of unit s->holds, or to bring this rank's slice from the store. */
 static int fetch_vector(struct zero_slot *s, int group, struct err *e)
 {
@@ -164,10 +169,10 @@ static int fetch_vector(struct zero_slot *s, int group, struct err *e)
     if (v < 0)
         return 0;
     x->vector = v;
-    if (is_in_place(z, group))
+    if (is_in_place(z))
         x->flat = z->vector[v].weight;
     model_point(z->m, v, x->flat, &s->uw);
-    if (is_in_place(z, group)) {
+    if (is_in_place(z)) {
         if (s->packed)
             pack_share(x);
         return 0;
@@ -270,16 +275,16 @@ void zero_forget_packs(struct zero *z)
         z->slot[i].unit = -1;
 }
 
-void zero_slot_sizes(const struct model *m, struct slot_size size[ZERO_SLOTS][GROUPS])
+void zero_slot_sizes(const struct model *m, int in_place, struct slot_size size[ZERO_SLOTS][GROUPS])
 {
     memset(size, 0, sizeof *size * ZERO_SLOTS);
     for (int v = 0; v < m->local.n_trained; v++) {
         const struct unit_part *of = &m->local.unit[v];
-        struct slot_range r = slots_for(m, of->unit);
+        struct slot_range r = slots_for(m, of->unit, in_place);
         size_t packs = model_pack_bytes(m, v);
         for (int i = r.first; i < r.end; i++) {
             struct slot_size *most = &size[i][of->group];
-            most->flat = of->flat > most->flat ? of->flat : most->flat;
+            most->flat = of->flat > most->flat && !in_place ? of->flat : most->flat;
             most->packs = packs > most->packs ? packs : most->packs;
         }
     }
@@ -292,13 +297,13 @@ static int open_slot_vector(struct zero *z, struct slot_vector *x, int group, co
 {
     const struct zero_group *g = &z->group[group];
     struct comm *ranks = g->ranks;
-    size_t flat = is_in_place(z, group) ? 0 : (size_t)size->flat * dtype_size(z->m->dt),
-           align = (size_t)z->store->align, more = 64;
+    const enum mem_cat cat = z->frozen ? MEM_WORK : MEM_PARAMS;
+    size_t flat = (size_t)size->flat * dtype_size(z->m->dt), align = (size_t)z->store->align, more = 64;
     int rc = 0;
 
     if (z->store->has_weights)
         more = 2 * align;
-    TRY(comm_alloc_shared(&x->memory, ranks, MEM_PARAMS, flat + more, e));
+    TRY(comm_alloc_shared(&x->memory, ranks, cat, flat + more, e));
     x->flat = z->store->has_weights && g->size == 1 ? aligned(x->memory, align) : x->memory;
     if (z->store->has_weights && g->size > 1) {
         x->own_memory = mem_alloc(z->m->dev->mem, MEM_PARAMS, flat / (size_t)g->size + more);
@@ -306,7 +311,7 @@ static int open_slot_vector(struct zero *z, struct slot_vector *x, int group, co
         rc = x->own_memory ? 0 : err_set(e, ERR_MEMORY, "no memory for a unit's slice: use more ranks");
         TRY(comm_agree(ranks, rc, e));
     }
-    TRY(comm_alloc_shared(&x->packs, ranks, MEM_PARAMS, size->packs + 64, e));
+    TRY(comm_alloc_shared(&x->packs, ranks, cat, size->packs + 64, e));
 out:
     return rc;
 }
@@ -316,7 +321,7 @@ int zero_open_slots(struct zero *z, struct err *e)
     struct slot_size size[ZERO_SLOTS][GROUPS];
     int rc = 0;
 
-    zero_slot_sizes(z->m, size);
+    zero_slot_sizes(z->m, is_in_place(z), size);
     for (int i = 0; i < ZERO_SLOTS; i++) {
         struct zero_slot *s = &z->slot[i];
         s->z = z;
@@ -326,7 +331,7 @@ int zero_open_slots(struct zero *z, struct err *e)
         TRY(unit_weights_open(&s->uw, z->m, e));
         for (int g = 0; g < GROUPS; g++) {
             s->of[g].slot = s;
-            if (g == GROUP_DENSE || size[i][g].flat)
+            if (g == GROUP_DENSE || size[i][g].flat || size[i][g].packs)
                 TRY(open_slot_vector(z, &s->of[g], g, &size[i][g], e));
         }
     }

@@ -109,8 +109,8 @@ struct slot_size {
     int64_t flat;
     size_t packs;
 };
-/* The sizes of all slots of stage 3. */
-void zero_slot_sizes(const struct model *m, struct slot_size size[ZERO_SLOTS][GROUPS]);
+/* The sizes of all slots of stage 3. in_place: they hold packs alone, one slot those of a layer. */
+void zero_slot_sizes(const struct model *m, int in_place, struct slot_size size[ZERO_SLOTS][GROUPS]);
 /* Memory of the slots (stage 3). Collective over dp. */
 int zero_open_slots(struct zero *z, struct err *e);
 void zero_close_slots(struct zero *z); /* collective over dp */

@@ -239,11 +239,10 @@ static double slots_bytes(const struct model *m, int sharers, struct zero_option
     struct slot_size size[ZERO_SLOTS][GROUPS];
     double sum = 0;
 
-    zero_slot_sizes(m, size);
+    zero_slot_sizes(m, how.frozen && ranks[GROUP_DENSE] == 1 && ranks[GROUP_EXPERT] == 1, size);
     for (int i = 0; i < ZERO_SLOTS; i++)
         for (int g = 0; g < GROUPS; g++) {
             double flat = (double)size[i][g].flat * (double)dtype_size(m->dt);
-            flat = how.frozen && ranks[g] == 1 ? 0 : flat;
             sum += (flat + (double)size[i][g].packs) / sharers_of(m, sharers, g);
             if (how.no_weights && ranks[g] > 1)
                 sum += (double)size[i][g].flat * (double)dtype_size(m->dt) / ranks[g];
@@ -255,7 +254,7 @@ void zero_measure(const struct model *m, int sharers, struct zero_options how, c
                   double bytes[MEM_CATS])
 {
     double el = (double)dtype_size(m->dt), own = 0, grads = 0, whole = 0;
-    double shared = how.stage == 3 ? slots_bytes(m, sharers, how) : 0;
+    double shared = 0;
     int levels = tree_levels(b->local, b->micro), shards = how.no_grads ? 0 : zero_shard_levels(b, how.stage),
         n = m->local.n_trained;
 
@@ -274,6 +273,8 @@ void zero_measure(const struct model *m, int sharers, struct zero_options how, c
         struct rotation rotation = rotation_of(m, b, how, g);
         grads += 4.0 * (double)(rotation.flat[0] + rotation.flat[1]);
     }
+    if (how.stage == 3)
+        bytes[how.frozen ? MEM_WORK : MEM_PARAMS] += slots_bytes(m, sharers, how);
     bytes[MEM_PARAMS] += shared + (how.stage == 3 && !how.no_weights ? own * el : whole);
     if (how.frozen)
         return;

@@ -39,8 +39,10 @@ for dtype in fp32 bf16; do
 --pp 2 --tp 2 --ranks 8 --zero 2 --micro-batch 1 --recompute full
 LAYOUTS
 done
-reference --cp-grain 2
-same "sequences cut into leaves" --cp-grain 2 --cp 2 --tp 2 --ranks 8 --zero 3
+leaves=(--cp-grain 2 --seq-len 256 --global-batch 4)
+reference "${leaves[@]}"
+same "sequences cut into leaves" "${leaves[@]}" --cp 2 --tp 2 --ranks 8 --zero 3
+same "… whole on every rank" "${leaves[@]}" --tp 2 --ranks 4 --zero 1
 mkdir "$TMP/disk"
 reference
 same "masters and moments in files" --offload "$TMP/disk" --ranks 2 --zero 2
