@@ -21,6 +21,8 @@ static const struct {
 } parts[] = { { ENDPOINT_RESPONSES, "response_format.json_schema", "text.format" },
               { ENDPOINT_RESPONSES, "response_format", "text.format" },
               { ENDPOINT_RESPONSES, "].function.", "]." },
+              { ENDPOINT_RESPONSES, "messages must be a list of", "input must have" },
+              { ENDPOINT_RESPONSES, "messages[", "input's messages[" },
               { ENDPOINT_MESSAGES, "response_format.json_schema", "output_config.format" },
               { ENDPOINT_MESSAGES, "response_format", "output_config.format" },
               { ENDPOINT_MESSAGES, "].function.parameters", "].input_schema" },
