@@ -74,7 +74,7 @@ struct adapter_rows {
 
 /* ---- memory of the base model for adapters (struct model_open.adapter_rank) ---- */
 /* Bytes that model_open() takes for calls of so many rows and adapters of a rank up to `rank`; m: from
- * model_shape() too. */
+ * model_shape() too. A plan sets m->adapter_rank before it measures forward_work: experts take more there. */
 size_t adapter_room_measure(const struct model *m, int64_t rows, int64_t rank);
 
 /* ---- training: all rows have one adapter, and only its A and B have gradients ----

@@ -85,6 +85,7 @@ static int64_t work_bytes(const struct server *s, struct model *m, int64_t ctx)
     const struct step_limits step = engine_step(&s->size);
 
     m->tp = s->ranks.tp; /* borrowed: its size is asked for */
+    m->adapter_rank = s->adapter_start.rank;
     const int64_t rows = step_model_rows(&s->ranks, &step);
     return (int64_t)(step_work_measure(m, &s->ranks, &step) + model_tables_measure(m, rows, ctx) +
                      adapter_room_measure(m, rows, s->adapter_start.rank));

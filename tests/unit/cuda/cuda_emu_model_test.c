@@ -2,7 +2,7 @@
  * the CPU's bits, in bf16 decoding has those of the same tokens all at once; and how often the host asks
  * something of the device in a step of decoding. */
 #include "tests/devices/emu/emu.h"
-#include "tests/unit/model/model_rig.h"
+#include "tests/unit/model/adapter_rig.h"
 
 enum { PROMPT = 19, TOKENS = RIG_DECODE_ROWS, VOCAB = 701 };
 
@@ -62,6 +62,53 @@ TEST(latent_attention_of_more_than_256_components_has_the_cpu_s_bits)
     c.latent.kv_rank = 290;
     struct trained cpu = train(&c, "cpu"), gpu = train(&c, "cuda");
     CHECK(cpu.norm > 0);
+    CHECK(!memcmp(&cpu, &gpu, sizeof cpu));
+}
+
+/* The same with the model frozen under an adapter. */
+static double loss_of(struct tuned *t)
+{
+    struct rig *r = &t->r;
+    struct err e;
+    double sum = 0;
+    CHECK_INT(model_train_forward(zero_weights(r->z), t->work, r->ids, r->targets, r->logprobs, &e), 0);
+    for (int64_t i = 0; i < r->n_seq * r->T; i++)
+        sum -= (double)r->logprobs[i];
+    return sum;
+}
+
+static struct trained train_adapter(const struct model_config *c, const char *device)
+{
+    struct trained x;
+    struct tuned t;
+    struct err e;
+    float scale[14];
+    struct adamw h = {
+        .lr = 1e-2f, .eps = 1e-8f, .beta1 = 0.9, .beta2 = 0.95, .bias1 = 0.1f, .bias2 = 0.2f, .clip = 1
+    };
+    rig_device = device;
+    tuned_open(&t, c, DT_F32, 3, (struct work_shape){ .n_seq = 2, .seq_len = 7 });
+    for (int i = 0; i < 14; i++)
+        scale[i] = 1.0f / 14;
+    x.before = loss_of(&t);
+    CHECK_INT(zero_begin_rows(t.z, 0, 0, &e), 0);
+    CHECK_INT(model_train_backward(zero_weights(t.r.z), t.work, t.r.ids, t.r.targets, scale, zero_grads(t.z),
+                                   &e),
+              0);
+    CHECK_INT(zero_norm(t.z, &x.norm, &e), 0);
+    CHECK_INT(zero_update(t.z, &h, 0, &e), 0);
+    x.after = loss_of(&t);
+    tuned_close(&t);
+    rig_adapter_rank = 0;
+    return x;
+}
+
+TEST(a_training_step_of_an_adapter_has_the_cpu_s_bits)
+{
+    struct model_config c = rig_family_config(5); /* mixtral: dense matrices and experts */
+    c.vocab = 101;
+    struct trained cpu = train_adapter(&c, "cpu"), gpu = train_adapter(&c, "cuda");
+    CHECK(cpu.norm > 0 && cpu.after != cpu.before);
     CHECK(!memcmp(&cpu, &gpu, sizeof cpu));
 }
 
