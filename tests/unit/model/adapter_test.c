@@ -226,3 +226,76 @@ TEST(rows_of_a_batch_with_different_adapters_are_those_rows_alone)
         check_mixed(&family, DT_BF16);
     }
 }
+
+/* ---- what is refused ---- */
+/* Opens an adapter of n matrices of a model on one of ep ranks; its error. */
+static const char *refused(const struct model_config *c, const struct adapter_matrix *list, int n, int ep)
+{
+    static struct err e;
+    const struct layout lay = { .tp = 1, .pp = 1, .cp = 1, .dp = ep, .ep = ep };
+    struct model m;
+    struct adapter a;
+    e = (struct err){ 0 };
+    CHECK_INT(model_shape(&m, c, &lay, (struct rank_at){ 0 }, DT_BF16, 0, &e), 0);
+    CHECK(adapter_open(&a, &m, list, n, &e) < 0);
+    adapter_close(&a);
+    model_close(&m);
+    return e.text;
+}
+
+static int first_of(const struct model_config *c, enum param_kind kind, int expert)
+{
+    struct param_table t;
+    struct err e;
+    int at;
+    CHECK_INT(param_table_open(&t, c, &e), 0);
+    at = param_at(&t, (int)c->n_layers, kind, expert);
+    if (at < 0)
+        at = param_at(&t, 0, kind, expert);
+    param_table_close(&t);
+    return at;
+}
+
+TEST(what_no_adapter_is_computed_for_is_refused_by_name)
+{
+    struct model_config llama = rig_config(0, 0.1), mixtral = rig_family_config(5), latent = llama;
+    struct adapter_matrix x[2] = { { 0, 4, 1 }, { 0, 4, 1 } };
+    for (int i = 0; i < RIG_FAMILIES; i++)
+        if (strstr(rig_families[i].name, "q not compressed"))
+            latent = rig_family_config(i);
+
+    x[0].param = first_of(&llama, P_EMBED, -1);
+    CHECK_HAS(refused(&llama, x, 1, 1),
+              "model.embed_tokens.weight: adapters of this matrix are not computed");
+    x[0].param = first_of(&latent, P_KV_B, -1);
+    CHECK_HAS(refused(&latent, x, 1, 1), "kv_b_proj.weight: adapters of this matrix of latent attention");
+    x[0].param = first_of(&mixtral, P_ROUTER, -1);
+    CHECK_HAS(refused(&mixtral, x, 1, 1), "gate.weight: adapters of this matrix are not computed");
+    x[0].param = first_of(&llama, P_NORM_MLP, -1);
+    CHECK_HAS(refused(&llama, x, 1, 1), "layernorm.weight: adapters of vectors are not computed");
+
+    x[0].param = x[1].param = first_of(&llama, P_Q, -1);
+    CHECK_HAS(refused(&llama, x, 2, 1), "q_proj.weight: an adapter changes it twice");
+    x[0].rank = 0;
+    CHECK_HAS(refused(&llama, x, 1, 1), "a rank of 0");
+
+    x[0] = (struct adapter_matrix){ first_of(&mixtral, P_DOWN, 2), 4, 1 };
+    CHECK_HAS(refused(&mixtral, x, 1, 1), "all experts of a layer with one rank, or none");
+    CHECK_HAS(refused(&mixtral, x, 1, 5), "adapters of experts need --ep 1, it is 5");
+}
+
+TEST(a_rank_above_the_room_is_refused)
+{
+    struct model_config c = rig_config(0, 0.1);
+    struct adapter_matrix x = { 0, 9, 1 };
+    struct adapter a;
+    struct err e = { 0 };
+    struct rig r;
+    rig_adapter_rank = 8;
+    rig_open(&r, &c, DT_BF16, 1, 8);
+    x.param = first_of(&c, P_Q, -1);
+    CHECK_INT(adapter_open(&a, &r.m, &x, 1, &e), -ERR_USAGE);
+    CHECK_HAS(e.text, "rank 9, adapters of a rank up to 8 have room here");
+    adapter_close(&a);
+    rig_close(&r);
+}
