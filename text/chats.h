@@ -16,11 +16,16 @@
 /* Which answers of a conversation have weights. */
 enum chat_turns { CHAT_TURNS_ALL, CHAT_TURNS_LAST };
 
+/* How a template shows calls and reasoning. */
+struct chat_style {
+    struct tool_habits habits;
+    struct tool_form form;
+};
 /* How lines become tokens: borrowed, any number of threads may share it. */
 struct chat_coder {
     const struct tokenizer *t;
-    const struct template *form;      /* NULL: lines with messages are refused */
-    const struct tool_habits *habits; /* of the form; NULL: messages are rendered as they are */
+    const struct template *form;    /* NULL: lines with messages are refused */
+    const struct chat_style *style; /* of the form; NULL: messages are rendered as they are */
     enum chat_turns turns;
     int64_t vocab; /* that ids of a line must be below; 0: the tokenizer's */
 };
@@ -37,10 +42,11 @@ int chats_is_lines(const char *path);
  * 0: it is not. ERR_FORMAT, without a field alone: the first line begins as an object and is no JSON. */
 int chats_is_path(const char *path, const char *field, struct err *e);
 /* What --chat-template names, else the template of the tokenizer: a folder, or a token file that carries one.
- * The special tokens are the tokenizer's. *out: NULL where there is none, which is no error. name: NULL or a
- * file. */
-int chats_open_template(struct template **out, struct tool_habits *habits, const char *name,
+ * The special tokens are the tokenizer's; *style is the template's. *out: NULL where there is none, which is
+ * no error. name: NULL or a file. */
+int chats_open_template(struct template **out, struct chat_style *style, const char *name,
                         const char *tokenizer, struct err *e);
+void chats_find_style(const struct template *t, struct chat_style *out);
 /* Puts the file into *x as chat_template.jinja: what carries *x renders chats with it. ERR_CONFIG: it is no
  * template. */
 int chats_carry_template(struct carried *x, const char *file, struct err *e);

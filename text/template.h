@@ -68,6 +68,8 @@ struct rendered {
     size_t n_model;
 };
 
+/* The text of the template, n bytes: that for requests with tools, where it is another one. Borrowed. */
+const char *template_source(const struct template *t, size_t *n);
 /* 1: the template that this request selects has blocks {% generation %}, which mark what a model writes. */
 int template_marks_model(const struct template *t, const struct template_request *r);
 /* Fills *out on success only; the caller frees it with rendered_free.

@@ -544,15 +544,15 @@ static int run_prepare(const struct options *o, const struct opt_args *args, str
         return err_set(e, ERR_USAGE,
                        "prepare needs --tokenizer bytes or a folder, one file or more, and --out");
 
-    struct tool_habits habits;
+    struct chat_style style;
     struct chat_coder chats = { .turns = (enum chat_turns)o->chat_turns };
     int rc = tokenizer_open_named(&t, o->tokenizer, e), is_chats = rc == 0 ? are_chats(o, &p, e) : 0;
     rc = is_chats < 0 ? is_chats : rc;
     if (is_chats > 0)
-        rc = chats_open_template(&form, &habits, o->chat_template, o->tokenizer, e);
+        rc = chats_open_template(&form, &style, o->chat_template, o->tokenizer, e);
     chats.t = t;
     chats.form = form;
-    chats.habits = form ? &habits : NULL;
+    chats.style = form ? &style : NULL;
     p.chats = is_chats > 0 ? &chats : NULL;
     if (rc == 0 && o->carry)
         rc = carried_read(&files, o->tokenizer, tokenizer_file_names, TOKENIZER_FILES, e);

@@ -66,7 +66,7 @@ static void encode_line(int how, const uint8_t *data, size_t n)
     };
     static struct tokenizer *bytes; /* kept, as the templates are */
     static struct template *form[2];
-    static struct tool_habits habits[2];
+    static struct chat_style style[2];
     struct chat_tokens x = { 0 };
     struct err e;
 
@@ -76,12 +76,12 @@ static void encode_line(int how, const uint8_t *data, size_t n)
         if (!form[i]) {
             if (template_open(&form[i], forms[i], strlen(forms[i]), "form", &e) < 0)
                 abort();
-            tools_habits(form[i], NULL, &habits[i]);
+            chats_find_style(form[i], &style[i]);
         }
     size_t small = (size_t)how >> 4 & 3; /* 0: bytes */
     struct chat_coder c = { .t = small ? small_tokenizer(small - 1) : bytes,
                             .form = form[how & 1],
-                            .habits = &habits[how & 1],
+                            .style = &style[how & 1],
                             .turns = how & 2 ? CHAT_TURNS_LAST : CHAT_TURNS_ALL };
     char *line = fuzz_copy(data, n);
     if (chats_encode(&c, line, n, &x, &e) >= 0) {

@@ -1,4 +1,5 @@
 /* line.c - the forms of a line: messages, conversations of ShareGPT, a prompt with its completion, ids. */
+#define _GNU_SOURCE /* memmem */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,9 +162,9 @@ static int read_rest(struct conversation *talk, const json_t *line, struct err *
 /* The calls and the reasoning of messages as the template expects them: as the server renders them. */
 static int follow_habits(const struct chat_coder *c, struct conversation *talk, struct err *e)
 {
-    static const struct tool_form unknown;
-    json_t *list = c->habits ? tools_history(c->habits, &unknown, talk->messages, e) : NULL;
-    if (!c->habits)
+    const struct chat_style *s = c->style;
+    json_t *list = s ? tools_history(&s->habits, &s->form, talk->messages, e) : NULL;
+    if (!s)
         return 0;
     if (!list)
         return -e->code;
@@ -189,6 +190,23 @@ static int find_answers(struct conversation *talk, struct err *e)
     return 0;
 }
 
+/* Refuses calls that the template leaves out. */
+static int check_calls(const struct conversation *talk, const struct rendered *text, struct err *e)
+{
+    size_t i;
+    const json_t *m;
+    json_array_foreach(talk->messages, i, m) {
+        const json_t *call = json_array_get(json_object_get(m, "tool_calls"), 0);
+        const char *name = json_string_value(json_object_get(json_object_get(call, "function"), "name"));
+        if (name && !memmem(text->text, text->n, name, strlen(name)))
+            return err_set(
+                e, ERR_USAGE,
+                "the template does not show that message %zu calls %s: use one that shows tool_calls", i,
+                name);
+    }
+    return 0;
+}
+
 /* The tokens of a conversation that has its messages. */
 static int encode_talk(const struct chat_coder *c, struct conversation *talk, struct chat_tokens *out,
                        struct err *e)
@@ -201,6 +219,7 @@ static int encode_talk(const struct chat_coder *c, struct conversation *talk, st
     for (size_t k = 0; c->turns == CHAT_TURNS_LAST && k + 1 < talk->n_answers; k++)
         talk->answer[k].weight = 0;
     TRY(chat_render(c, talk, &text, &spans, e));
+    TRY(check_calls(talk, &text, e));
     struct marked_text marked = { .text = text.text, .n = text.n, .user = text.user, .n_user = text.n_user };
     rc = chat_tokens_of(c->t, &marked, &spans, 0, out, e);
 out:
@@ -434,7 +453,15 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int chats_open_template(struct template **out, struct tool_habits *habits, const char *name,
+void chats_find_style(const struct template *t, struct chat_style *out)
+{
+    size_t n;
+    const char *source = template_source(t, &n);
+    tools_habits(t, NULL, &out->habits);
+    out->form = tools_detect(source, n);
+}
+
+int chats_open_template(struct template **out, struct chat_style *style, const char *name,
                         const char *tokenizer, struct err *e)
 {
     static const char *const names[] = { "chat_template.jinja", "tokenizer_config.json",
@@ -455,7 +482,7 @@ int chats_open_template(struct template **out, struct tool_habits *habits, const
     }
     TRY(template_open_parts(out, &parts, e));
     if (*out)
-        tools_habits(*out, NULL, habits);
+        chats_find_style(*out, style);
 out:
     carried_free(&x);
     return rc < 0 ? rc : 0;

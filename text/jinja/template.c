@@ -14,7 +14,8 @@
 #define DEFAULT_BYTES ((size_t)512 << 20)
 
 struct program {
-    char *name;
+    char *name, *source;
+    size_t n_source;
     struct heap heap;
     struct node *root;
     int generations; /* its blocks {% generation %} */
@@ -34,6 +35,7 @@ void template_close(struct template *t)
         return;
     for (size_t i = 0; i < t->n_prog; i++) {
         free(t->prog[i].name);
+        free(t->prog[i].source);
         heap_free(&t->prog[i].heap);
     }
 
@@ -71,6 +73,10 @@ static int add_program(struct template *t, const char *name, const char *text, s
     if (n > SOURCE_LIMIT)
         return err_set(e, ERR_CONFIG, "%s: a template of %zu bytes, %zu are allowed: is it one", t->what, n,
                        SOURCE_LIMIT);
+    if (!(q->source = malloc(n + 1)))
+        return text_memory(e);
+    memcpy(q->source, text, n);
+    q->n_source = n;
     q->root = tpl_parse(&parse, text, n, &q->generations);
     q->heap = parse.heap;
     if (q->root)
@@ -452,6 +458,14 @@ static const struct program *program_of(const struct template *tmpl, const struc
     if (tmpl->chosen)
         return &tmpl->prog[0];
     return for_tools ? for_tools : find_program(tmpl, "default");
+}
+
+const char *template_source(const struct template *t, size_t *n)
+{
+    const struct program *p = t->chosen ? NULL : find_program(t, "tool_use");
+    p = p ? p : t->prog;
+    *n = p->n_source;
+    return p->source;
 }
 
 int template_marks_model(const struct template *t, const struct template_request *r)

@@ -193,12 +193,12 @@ static int open_chats(struct data_file *f, const struct data_options *o, struct 
 {
     struct tokenizer *t = NULL;
     struct template *form = NULL;
-    struct tool_habits habits;
+    struct chat_style style;
     struct lines l = { 0 };
     int rc;
     TRY(tokenizer_open_named(&t, o->tokenizer, e));
-    TRY(chats_open_template(&form, &habits, o->chats.template, o->tokenizer, e));
-    struct chat_coder coder = { t, form, form ? &habits : NULL, o->chats.turns, o->vocab };
+    TRY(chats_open_template(&form, &style, o->chats.template, o->tokenizer, e));
+    struct chat_coder coder = { t, form, form ? &style : NULL, o->chats.turns, o->vocab };
     TRY(read_lines(&l, &coder, f->path, e));
     f->is_chats = 1;
     f->width = 4;

@@ -63,7 +63,17 @@ for family in mixtral deepseek_v3 gpt_oss qwen2 gemma2; do
     [[ $family == mixtral || $family == deepseek_v3 || $family == gpt_oss ]] && same "$family" --ranks 2 --ep 2 --zero 1
 done
 
+# an adapter of frozen weights
 config "$TMP/c.json" vocab_size=256
+run ptrain --data "$TMP/text" --model "$TMP/c.json" --steps 2 --seq-len 64 --global-batch 4 --out "$TMP/base"
+common=("${chats[@]}" --init "$TMP/base/step-2" --lora r=4,alpha=8,targets=q_proj,down_proj --steps 6 --seq-len 128
+    --global-batch 8 --documents 5)
+layouts "an adapter" <<'LAYOUTS'
+--tp 2 --sp --micro-batch 2
+--pp 2 --micro-batch 1
+--ranks 4 --zero 2 --micro-batch 1
+LAYOUTS
+
 common=("${chats[@]}" --model "$TMP/c.json" --steps 12 --seq-len 128 --global-batch 8 --documents 5)
 reference
 of_class avx2 same "kernels of the AVX2 class"

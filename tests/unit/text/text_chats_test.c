@@ -23,10 +23,10 @@ static int encode(const char *form, enum chat_turns turns, const char *line, str
     CHECK_INT(tokenizer_bytes(&t, &e), 0);
     if (form)
         CHECK_INT(template_open(&open, form, strlen(form), "t.jinja", &e), 0);
-    struct tool_habits habits;
+    struct chat_style style;
     if (open)
-        tools_habits(open, NULL, &habits);
-    struct chat_coder c = { t, open, open ? &habits : NULL, turns, 0 };
+        chats_find_style(open, &style);
+    struct chat_coder c = { t, open, open ? &style : NULL, turns, 0 };
     int rc = chats_encode(&c, q, strlen(q), x, &e);
     template_close(open);
     tokenizer_close(t);
@@ -71,6 +71,28 @@ TEST(the_assistants_text_and_its_end_have_weights)
     CHECK_STR(shown(PLAIN, CHAT_TURNS_ALL,
                     "{'messages':[" U("hi") "," A("yes") ",{'role':'tool','content':'7'}," A("7") "]}"),
               "<u>hi;<a>[yes;]<t>7;<a>[7;]");
+}
+
+#define CALLS \
+    "{'messages':[" U( \
+        "a") ",{'role':'assistant','content':'b','tool_calls':[{'id':'1','function':{'name':'f'," \
+             "'arguments':'{\\\"k\\\":1}'}}]}]}"
+/* a comment tells the family of models, which write calls so; the template itself shows none */
+#define HERMES "{# <tool_call> #}" PLAIN
+
+TEST(calls_are_shown_as_the_server_shows_them)
+{
+    CHECK_STR(
+        shown("{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% for c in m.tool_calls or [] %}[{{ "
+              "c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %};{% endfor %}{% if "
+              "add_generation_prompt %}<a>{% endif %}",
+              CHAT_TURNS_ALL, CALLS),
+        "<u>a;<a>[b[f {\"k\": 1}];]");
+    CHECK_HAS(shown(HERMES, CHAT_TURNS_ALL, CALLS), "<u>a;<a>[b\n<tool_call>");
+    CHECK_HAS(shown(HERMES, CHAT_TURNS_ALL, CALLS), "</tool_call>;]");
+    CHECK_STR(shown(PLAIN, CHAT_TURNS_ALL, CALLS),
+              "error: the template does not show that message 1 calls f: use one "
+              "that shows tool_calls");
 }
 
 TEST(blocks_of_generation_say_it_themselves)
