@@ -43,9 +43,6 @@ static int open_base(struct run *r, struct err *e)
     if (!r->source || !r->o.resume)
         return 0;
     l->base = NULL;
-    if (!path || !*path)
-        return err_set(e, ERR_USAGE, "%s does not say where the model's weights lie: name them with --init",
-                       ckpt_path(r->source));
     l->owns_base = 1;
     int rc = ckpt_open(&l->base, path, &(struct ckpt_open_opts){ .config_path = config }, e);
     if (rc < 0)
@@ -67,7 +64,9 @@ static int check_module(const struct lora *l, const struct param_table *t, const
     const struct param *p = &t->p[*at];
     int64_t out = p->shape[p->transposed], in = p->shape[!p->transposed];
     if (m->is_embedding || !adapter_computed(p))
-        return err_set(e, ERR_USAGE, "%s changes %s, for which no adapter is computed: merge it with reshard",
+        return err_set(e, ERR_USAGE,
+                       "%s changes %s, for which no adapter is computed: leave it out, or merge "
+                       "the adapter with reshard",
                        path, m->name);
     if (m->in != in || m->out != out)
         return err_set(e, ERR_USAGE,
@@ -126,7 +125,8 @@ static int read_adapter(struct run *r, struct err *e)
     if (!from)
         return 0;
     if (!peft_is(from))
-        return err_set(e, ERR_USAGE, "--lora-init %s is no adapter: it has no " PEFT_CONFIG, r->o.lora_init);
+        return err_set(e, ERR_USAGE, "--lora-init %s is no adapter: name a folder with an " PEFT_CONFIG,
+                       r->o.lora_init);
     rc = peft_read(&l->peft, from, e);
 out:
     return rc;

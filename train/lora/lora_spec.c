@@ -17,7 +17,7 @@ static int read_number(const char *key, const char *value, double *out, struct e
     char *end;
     *out = strtod(value, &end);
     if (end == value || *end || !isfinite(*out))
-        return err_set(e, ERR_USAGE, "--lora: %s=%.40s is no number: write it as in " EXAMPLE, key, value);
+        return err_set(e, ERR_USAGE, "--lora: %s=%.40s is no number: give one, as in " EXAMPLE, key, value);
     return 0;
 }
 
@@ -62,7 +62,7 @@ static int set_init(struct lora_spec *s, const char *value, struct err *e)
 static int add_target(struct lora_spec *s, const char *value, struct err *e)
 {
     if (!*value)
-        return err_set(e, ERR_USAGE, "--lora: a target is empty: write them as in " EXAMPLE);
+        return err_set(e, ERR_USAGE, "--lora: a target is empty: give names, as in " EXAMPLE);
     for (int i = 0; i < s->n_targets; i++)
         if (!strcmp(s->target[i], value))
             return err_set(e, ERR_USAGE, "--lora: target %.80s is given twice", value);
@@ -119,7 +119,7 @@ int lora_spec_parse(struct lora_spec *s, const char *text, struct err *e)
     }
     for (int k = 0; k < KEYS_NEEDED && rc >= 0; k++)
         if (!seen[k])
-            rc = err_set(e, ERR_USAGE, "--lora: %s is missing: write it as in " EXAMPLE, keys[k].name);
+            rc = err_set(e, ERR_USAGE, "--lora: %s is missing: give it, as in " EXAMPLE, keys[k].name);
     return rc;
 }
 
@@ -180,8 +180,7 @@ static int refuse_unknown(const struct param_table *t, const char *target, struc
 {
     char known[400];
     return err_set(e, ERR_USAGE,
-                   "--lora: target %.80s is in no layer of this model: it has %s, and " LORA_ALL_LINEAR
-                   " means all of them",
+                   "--lora: target %.80s is in no layer of this model: take some of %s, or " LORA_ALL_LINEAR,
                    target, known_targets(t, known));
 }
 
