@@ -172,7 +172,7 @@ $(FAKE_DEVICE) $(FAKE_NCCL):
 	$(Q)$(CC) $(CFLAGS_ALL) -shared -o $@ $^
 $(TESTS): | $(FAKE_DEVICE)
 tests: programs
-	@$(MAKE) --no-print-directory $(JOBS) $(if $(Q),-s) $(TESTS) $(FUZZERS) $(FAKE_DEVICE) $(FAKE_NCCL)
+	@$(MAKE) --no-print-directory $(JOBS) $(if $(Q),-s) $(TESTS) $(FUZZERS) $(FAKE_DEVICE) $(FAKE_NCCL) $B/tests/bench/grammar/mask_bench
 fuzzers: $(FUZZERS)
 benches: programs
 	@$(MAKE) --no-print-directory $(JOBS) $(if $(Q),-s) $(BENCHES)

@@ -99,6 +99,8 @@ uint32_t term_begin(struct machine *m, int32_t terminal);
 const uint32_t *term_row(struct machine *m, uint32_t state);
 /* Some text makes the vector accept. */
 int vector_live(struct machine *m, int32_t vector);
+/* May a text end in this state of a component? */
+int part_accepts(struct machine *m, int32_t component, uint32_t state);
 /* States of a vector's components. */
 const uint32_t *vector_states(const struct machine *m, int32_t vector);
 /* Is a terminal's language empty? */
@@ -118,7 +120,7 @@ int key_state_live(struct machine *m, int32_t object, uint32_t set, uint32_t sta
 /* The rule of a key that ends in this state and the set with it; -1: it is not allowed. */
 int32_t key_end(struct machine *m, int32_t object, uint32_t set, int32_t vector, uint32_t *with);
 /* Of vectors of keys: it ends another key that is allowed. */
-int key_is_other(const struct machine *m, const struct terminal *t, const uint32_t *states);
+int key_is_other(struct machine *m, const struct terminal *t, const uint32_t *states);
 
 /* --- configurations (closure.c, automaton.c) --- */
 /* The first configuration of the program; 0: none. */

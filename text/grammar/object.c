@@ -86,19 +86,14 @@ int key_live(struct machine *m, int32_t object, uint32_t set, int32_t vector)
     return 0;
 }
 
-int key_is_other(const struct machine *m, const struct terminal *t, const uint32_t *states)
+int key_is_other(struct machine *m, const struct terminal *t, const uint32_t *states)
 {
     const struct object *o = &m->p->object[t->object];
     int class = 0;
     if (states[0] != STATE_DEAD && m->p->component[o->words].words.node[states[0]].word >= 0)
         return 0;
     for (int i = 0; i < t->n_parts - 1; i++) {
-        int32_t c = t->part[i + 1].component;
-        const struct component *part = &m->p->component[c];
-        uint32_t state = states[i + 1];
-        int accepts = state != STATE_DEAD &&
-                      (part->kind == PART_REGEX ? m->dfa[c] ? dfa_accepts(m->dfa[c], state) : 0
-                                                : component_accepts(part, state));
+        int accepts = part_accepts(m, t->part[i + 1].component, states[i + 1]);
         if (i < o->n_patterns)
             class |= accepts << i;
         else if (accepts == t->part[i + 1].negated)
@@ -155,10 +150,8 @@ int32_t key_end(struct machine *m, int32_t object, uint32_t set, int32_t vector,
 
     if (!others_allowed(m, o, set) || !m->vector[vector].accepts)
         return -1;
-    for (int i = 0; i < o->n_patterns; i++) {
-        int32_t c = t->part[i + 1].component;
-        class |= (states[i + 1] != STATE_DEAD && m->dfa[c] && dfa_accepts(m->dfa[c], states[i + 1])) << i;
-    }
+    for (int i = 0; i < o->n_patterns; i++)
+        class |= part_accepts(m, t->part[i + 1].component, states[i + 1]) << i;
     *with = set_with(m, o, set, -1);
     return o->rule_of_class[class];
 }

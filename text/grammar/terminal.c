@@ -82,7 +82,7 @@ static uint32_t part_step(struct machine *m, int32_t component, uint32_t state, 
     return next;
 }
 
-static int part_accepts(struct machine *m, int32_t component, uint32_t state)
+int part_accepts(struct machine *m, int32_t component, uint32_t state)
 {
     const struct component *c = &m->p->component[component];
     if (state == STATE_DEAD || c->kind != PART_REGEX)

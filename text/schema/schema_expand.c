@@ -485,14 +485,35 @@ static int choose(struct schemas *s, struct expansion *x, struct search *to)
     return to->stopped;
 }
 
+static void turn_round(struct members *m, size_t from)
+{
+    for (size_t i = from, j = m->n; i + 1 < j; i++) {
+        const json_t *last = m->v[--j];
+        m->v[j] = m->v[i];
+        m->v[i] = last;
+    }
+}
+
+/* Follows what is to be done, depth first: what a schema refers to comes before its neighbours, so that keys
+ * come in the order in which a reader meets them. */
+static void push_todo(struct schemas *s, struct expansion *x)
+{
+    turn_round(&x->todo, 0);
+    while (x->todo.n && x->types && program_check(s->p) == 0) {
+        const json_t *node = x->todo.v[--x->todo.n];
+        size_t n = x->todo.n;
+        push(s, x, node);
+        turn_round(&x->todo, n);
+    }
+    x->todo.n = 0;
+}
+
 static int expand(struct schemas *s, struct expansion *x, struct search *to)
 {
     if (++s->depth > SCHEMA_DEPTH)
         program_fail(s->p, ERR_CONFIG, "the schema has more than %d applicators in one another",
                      SCHEMA_DEPTH);
-    for (size_t i = 0; i < x->todo.n && x->types && program_check(s->p) == 0; i++)
-        push(s, x, x->todo.v[i]);
-    x->todo.n = 0;
+    push_todo(s, x);
     if (x->types && !s->p->failed) {
         if (x->choices.n) {
             choose(s, x, to);

@@ -196,4 +196,5 @@ def main():
         print(json.dumps({"rows": [row]}))
 
 
-main()
+if __name__ == "__main__":
+    main()
