@@ -73,8 +73,11 @@ run_example() {             # COMMAND: a server must become ready, everything el
 run bash -c "ptrain --data corpus.txt --model tiny --steps 2 --seq-len 32 --out first && reshard --format hf first/step-2 hf-model >/dev/null &&
     reshard --format deepspeed-universal first/step-2 zero-ckpt && ptrain --data corpus.txt --model tiny --steps 4 --seq-len 32 --out second --log other.jsonl &&
     echo '{\"n\":0,\"text_b64\":\"aGk=\"}' >texts.jsonl && echo '{% for m in messages %}{{ m.content }}{% endfor %}' >template.jinja &&
-    echo '{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}' >chats.jsonl"
+    echo '{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}' >chats.jsonl && echo '{\"type\":\"object\"}' >schema.json"
 claim "what the examples begin with" [ $rc = 0 ]
+"$python" -B "$here/../lib/s3_server.py" "$TMP/s3.log" >"$TMP/s3.port" 2>"$TMP/s3.err" &
+for _ in {1..200}; do [ -s "$TMP/s3.port" ] && break; sleep 0.05; done
+export AWS_ENDPOINT_URL=http://127.0.0.1:$(cat "$TMP/s3.port") AWS_ACCESS_KEY_ID=id AWS_SECRET_ACCESS_KEY=key
 for p in ptrain "reshard" "reshard inspect" "reshard verify" "reshard digest" "reshard diff" "reshard plan" \
     "reshard fetch" pserve ptok memplan plot; do
     while IFS= read -r line; do

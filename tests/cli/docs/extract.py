@@ -3,7 +3,7 @@ it leaves out.
 
 Blocks begin with ```sh. Words behind it: modules of Python that the block needs; "not run: WHY" for a block
 that a test cannot run. A block that begins with ```python runs with PYTHON, and needs what its words name.
-Each block is preceded by "echo @@ LINE"."""
+Each block is preceded by "echo @@ LINE", behind an empty line: what curl prints has no end of line."""
 import re
 import subprocess
 import sys
@@ -32,7 +32,7 @@ for m in re.finditer(r"^```(sh|python)([^\n]*)\n(.*?)^```$", text, re.M | re.S):
     if missing:
         print(f"line {line}: no Python module {', '.join(missing)}", file=sys.stderr)
         continue
-    print(f"echo @@ line {line}")
+    print(f"echo\necho @@ line {line}")
     if kind == "sh":
         print(re.sub(r"\bpserve\b(?![^\n]*(?:--once|--help))([^\n&]*)&", rf"pserve\1--port {port} &", body)
               if f"--port {port}" not in body else body)
