@@ -8,14 +8,18 @@
 #include "comm/comm.h"
 #include "store/sidecar.h"
 #include "train/layout_plan.h"
+#include "train/lora/lora_spec.h"
 
 struct memplan_opts {
-    const char *params, *model;
+    const char *params, *model, *lora;
     int64_t virtual_stages, gpus, tp, pp, cp, cp_grain, dp, ep, zero, micro, seq_len, batch, memory;
     double expert_buffer;
     int64_t disk;
     double tflops;
     int sp, dtype, recompute, pipeline, offload, offload_grads, offload_params;
+    /* what --lora names: [n_adapted] weights; 0: the model is trained */
+    struct adapter_matrix *adapted;
+    int n_adapted;
 };
 enum { ASK_NONE, ASK_CPU, ASK_DISK, ASK_ANY }; /* --offload */
 #define AT(member) offsetof(struct memplan_opts, member)
@@ -27,6 +31,8 @@ static const struct opt table[] = {
       "number of parameters, when there is no config", 0, 0, 0 },
     { OPT_TEXT,   "model",          AT(model),          NULL,   "PRESET|FILE",
       "one of " MODEL_PRESETS ", or a config.json", 0, 0, 0, MODEL_PRESETS },
+    { OPT_TEXT,   "lora",           AT(lora),           NULL,   "SPEC",
+      "an adapter is trained, the model is frozen: as of ptrain", 0, 0, 0 },
     { OPT_GROUP, "Machine", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_INT,    "gpus",           AT(gpus),           "1",    "N", "ranks in all", 1, 1e6, 0 },
     { OPT_SIZE,   "memory",         AT(memory),         "80GB", "SIZE", "of a GPU", 0, 0, 0 },
@@ -92,6 +98,7 @@ static const struct opt_program program = {
 /* Parameters: of them those of routed experts; those that compute a token. */
 struct counted {
     double all, experts, active;
+    double adapted; /* of an adapter, 0: none */
 };
 
 /* Bytes of weights, gradients and optimizer on a GPU, as the ZeRO paper counts them: figure 1, equations
@@ -104,6 +111,14 @@ static double paper_bytes(double n, int dp, int zero)
 struct degrees {
     int tp, pp, cp, dp;
 };
+
+/* Frozen weights: two bytes each, and what an adapter of `trained` parameters has. */
+static double frozen_states(const struct counted *n, double trained, struct degrees d, int zero)
+{
+    int slices = d.dp * d.cp;
+    return 2 * n->all / d.tp / d.pp / (zero >= 3 ? slices : 1) +
+           paper_bytes(trained / d.tp / d.pp, slices, zero);
+}
 
 /* Whole experts are divided over ep ranks, all else over tp; slices over dp and cp. */
 static double paper_states(const struct counted *n, struct degrees d, int ep, int zero)
@@ -126,8 +141,23 @@ static struct counted count_params(const struct param_table *t)
     return n;
 }
 
-static int read_model(const struct memplan_opts *o, struct model_config *c, struct counted *params,
-                      struct err *e)
+/* --lora. */
+static int read_adapter(struct memplan_opts *o, const struct param_table *t, struct counted *params,
+                        struct err *e)
+{
+    struct lora_spec s = { 0 };
+    int rc = lora_spec_parse(&s, o->lora, e);
+    if (rc >= 0)
+        rc = lora_spec_match(&s, t, &o->adapted, &o->n_adapted, e);
+    for (int i = 0; rc >= 0 && i < o->n_adapted; i++) {
+        const struct param *p = &t->p[o->adapted[i].param];
+        params->adapted += (double)s.rank * (double)(p->shape[0] + p->shape[1]);
+    }
+    lora_spec_free(&s);
+    return rc;
+}
+
+static int read_model(struct memplan_opts *o, struct model_config *c, struct counted *params, struct err *e)
 {
     struct param_table t;
     void *text = NULL;
@@ -143,7 +173,9 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, stru
                        "--memory %lld: too few bytes for any model: give a size such as 80GB or 512MiB",
                        (long long)o->memory);
 
-    *params = (struct counted){ (double)given, 0, (double)given };
+    *params = (struct counted){ .all = (double)given, .active = (double)given };
+    if (o->lora && !o->model)
+        return err_set(e, ERR_USAGE, "--lora needs the model's matrices: give --model config.json");
     if (!o->model)
         return given > 0 ? 0
                          : err_set(e, ERR_USAGE,
@@ -160,6 +192,7 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, stru
 
     TRY(param_table_open(&t, c, e));
     *params = count_params(&t);
+    rc = o->lora ? read_adapter(o, &t, params, e) : 0;
     param_table_close(&t);
 out:
     sidecar_close(&sidecars);
@@ -196,6 +229,8 @@ static struct layout_spec ask_of(const struct memplan_opts *o, const struct mode
                                                                      : OFFLOAD_NONE,
                                  .offload_grads = o->offload_grads,
                                  .offload_params = o->offload_params,
+                                 .adapted = o->adapted,
+                                 .n_adapted = o->n_adapted,
                                  .disk_rate = (double)o->disk,
                                  .flops = o->tflops * 1e12 };
 }
@@ -208,6 +243,9 @@ static int check_offload(const struct memplan_opts *o, struct err *e)
         return err_set(e, ERR_USAGE,
                        "--disk %lld: too few bytes a second for any disk: give a size such as 3GB",
                        (long long)o->disk);
+    if (o->lora && o->offload_params)
+        return err_set(e, ERR_USAGE,
+                       "--offload-params with --lora: frozen weights lie in memory: leave it out");
     if (least && (o->offload != ASK_DISK || zero < least))
         return err_set(e, ERR_USAGE, "--offload-%s: give it with --offload disk --zero %d",
                        o->offload_params ? "params" : "grads", least);
@@ -240,7 +278,9 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
     if (degrees_of(o, &d, e) < 0)
         return -e->code;
 
-    printf("states: %.4g GB a GPU\n", paper_states(params, d, (int)o->ep, zero) / 1e9);
+    double states = o->n_adapted ? frozen_states(params, params->adapted, d, zero)
+                                 : paper_states(params, d, (int)o->ep, zero);
+    printf("states: %.4g GB a GPU\n", states / 1e9);
     if (!o->model)
         return 0;
     struct layout_spec a = ask_of(o, c, d, zero, o->recompute);
@@ -303,7 +343,7 @@ static void estimate(struct found *f, double params)
     const struct layout *l = &a->layout;
     int in_node = l->tp * l->cp <= 8, one_node = l->cp > 1 && in_node && l->tp * l->cp * l->dp <= 8;
     double tokens = (double)(a->rows * a->seq_len) / l->dp / l->tp / l->cp / l->pp,
-           work = 6 * params * tokens / a->flops;
+           work = (a->n_adapted ? 4 : 6) * params * tokens / a->flops;
     double disk = layout_plan_disk_s(p, a) - work; /* the rest is hidden */
     const struct {
         const char *what;
@@ -485,6 +525,8 @@ int main(int argc, char **argv)
         return io_end(rc, &e, "memplan");
 
     memset(&c, 0, sizeof c);
+    o.adapted = NULL;
+    o.n_adapted = 0;
     TRY(check_offload(&o, &e));
     TRY(read_model(&o, &c, &params, &e));
     if (!o.tp && !o.pp && !o.cp && !o.dp && o.zero < 0 && o.model)
@@ -492,6 +534,7 @@ int main(int argc, char **argv)
     else
         rc = show_layout(&o, &c, &params, &e);
 out:
+    free(o.adapted);
     opt_free(&program, &o, &args);
     return io_end(rc, &e, "memplan");
 }

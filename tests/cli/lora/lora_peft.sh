@@ -15,8 +15,8 @@ text 5 12000 >"$TMP/text"
 run "$python" -B "$here/lora_peft.py" make "$TMP/runs" "$TMP/text"
 claim "PEFT trains the adapters" [ $rc = 0 ] || finish
 
-for name in $out; do
-    dir=$TMP/runs/$name
+for dir in "$TMP"/runs/*; do
+    name=${dir##*/}
     read -ra args < <(python3 "$train/parity.py" options "$dir")
     args+=(--lora-init "$dir/adapter" --threads 1)
     run timeout -k 10 200 "$BIN/ptrain" "${args[@]}" --out "$TMP/$name" --log "$TMP/$name.jsonl"
