@@ -17,8 +17,9 @@
  * of B; what it cuts by inputs (o, down) has columns of A, and B on every rank.
  *
  * Numerics (kernels/NUMERICS.md, "Adapters"). z = Tree(GRAIN) of A x in fp32, rounded once to dt; where tp
- * cuts the inputs the parts of z travel with the sums of the base, so there is no exchange more. d = a chain
- * over the rank of B z; y = fma(scale, d, y) in fp32, before bias and rounding. A row without an adapter
+ * cuts the inputs the parts of z travel with the sums of the base, so there is no exchange more (but with
+ * sp, where every rank needs all rows of z: they have an all-reduce of their own). d = a chain over the rank
+ * of B z; y = fma(scale, d, y) in fp32, before bias and rounding. A row without an adapter
  * skips the step: it has the bits that it has without adapters. A row's bits depend on its own adapter only.
  *
  * One thread a rank calls these functions. None is collective, but what an adapter's weights do (struct
