@@ -32,6 +32,14 @@ adapter hf wrong 1 'names=["q_proj"]'
 sed -i 's/self_attn\.q_proj/self_attn.k_proj/g' wrong/adapter_model.safetensors
 run reshard --format hf --merge a hf merged
 claim "an adapter is merged" [ $rc = 0 ]
+run ptrain --data text --init run/step-2 --lora r=4,alpha=8,targets=all-linear,init=gaussian --out lora --steps 3 \
+    --lr 1e-2 --seq-len 64 --global-batch 4 ${SERVE_TRAINING:-}
+claim "an adapter is trained" [ $rc = 0 ]
+head -c 1200 text >held-out
+run ptrain --eval-only --init run/step-2 --lora-init lora/step-3 --eval-data held-out --seq-len 129 --tp 2 \
+    --eval-logprobs eval.jsonl ${SERVE_TRAINING:-}
+claim "and evaluated" [ $rc = 0 ]
+mv lora/step-3 trained
 echo admin-key >admin-keys
 asked serve_adapters.py "$TMP" "${SERVE_ADAPTERS:-quick}"
 
