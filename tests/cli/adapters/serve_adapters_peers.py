@@ -15,6 +15,10 @@ HEADS = ["q_proj", "k_proj", "v_proj", "o_proj"]
 GPT2 = dict(n_embd=64, n_layer=2, n_head=8, n_positions=128, vocab_size=128, n_inner=96, bos_token_id=None,
             eos_token_id=None)
 NEOX = dict({k: v for k, v in SIZES.items() if k != "num_key_value_heads"}, rotary_pct=0.5)
+PARAMS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+LATENT = dict(SIZES, num_key_value_heads=8, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
+              v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, n_shared_experts=1,
+              first_k_dense_replace=1, moe_intermediate_size=32)
 # name: config class, its members, members of LoraConfig, layouts
 CASES = {
     "llama": ("LlamaConfig", SIZES, dict(r=4, target_modules=LINEAR), ["--tp 2", "--tp 4", "--tp 8", "--pp 2"]),
@@ -39,6 +43,17 @@ CASES = {
                  ["--tp 2", "--tp 2 --ep 2", "--tp 2 --cp 2 --ep 4"]),
     "mixtral": ("MixtralConfig", dict(SIZES, num_local_experts=4), dict(r=4, target_modules=HEADS),
                 ["--tp 4", "--tp 2 --ep 2"]),
+    "experts": ("Qwen3MoeConfig", MOE, dict(r=3, target_modules=["q_proj"], target_parameters=PARAMS),
+                ["--tp 2", "--tp 4", "--tp 2 --cp 2"]),
+    "downs": ("MixtralConfig", dict(SIZES, num_local_experts=4), dict(r=2, target_modules=["v_proj"],
+                                                                     target_parameters=PARAMS[1:]), ["--tp 2"]),
+    "gptoss": ("GptOssConfig", dict(SIZES, num_local_experts=4, head_dim=8, intermediate_size=64,
+                                    layer_types=["sliding_attention", "full_attention"], sliding_window=16),
+               dict(r=3, target_modules=["q_proj", "o_proj"], target_parameters=PARAMS), ["--tp 4"]),
+    "shared": ("Qwen2MoeConfig", dict({k: v for k, v in MOE.items() if k != "head_dim"}, shared_expert_intermediate_size=48),
+               dict(r=2, target_modules=r".*\.(q_proj|shared_expert\.(gate|up|down)_proj)"), ["--tp 2"]),
+    "latent": ("DeepseekV3Config", LATENT, dict(r=3, target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa",
+                                                                     "o_proj"]), ["--tp 2"]),
 }
 N, LENGTH = 5, 70
 
@@ -83,7 +98,12 @@ def make(where):
 
 
 def check(where):
-    from serve_server import Server, bits, claim, finish, together
+    from serve_server import Server, claim, finish, together
+
+    folder = os.path.join(where, "experts")
+    s = Server(folder + "/base", "--lora", f"a={folder}/a", "--tp", 2, "--ep", 2, wait=False)
+    rc, err = s.wait(60)
+    claim("adapters of experts that ep divides are refused in a line", rc == 2 and err.count("\n") == 1 and "--ep" in err, (rc, err))
 
     for name, (_, _, _, layouts) in CASES.items():
         folder, first = os.path.join(where, name), None
@@ -106,7 +126,7 @@ def check(where):
                    for k, m in enumerate("mab")]
             claim(f"{what}: near PEFT and transformers {['%.1e' % x for x in far]}", max(far) < 2e-4, far)
             apart = max(abs(x - y) for x, y in zip(want["a"][0], want["m"][0]))
-            claim(f"{what}: adapters change much", apart > 0.05, apart)
+            claim(f"{what}: adapters change much more", apart > 20 * max(far), (apart, far))
             rc, err = s.stop()
             claim(f"{what}: ends well", rc == 0, (rc, err))
     finish()
