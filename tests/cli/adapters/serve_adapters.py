@@ -143,7 +143,9 @@ for w in [json.loads(line) for line in open(f"{tmp}/eval.jsonl")][:3]:
 s.stop()
 
 # ---- the routes, and a server that adapters come to and go from ----
-s = Server(MODEL, "--lora", f"a={tmp}/a", "--admin-key-file", f"{tmp}/admin-keys",
+with open(f"{tmp}/template", "w") as f:
+    f.write("{% for m in messages %}{{ m.content }}\n{% endfor %}")
+s = Server(MODEL, "--lora", f"a={tmp}/a", "--admin-key-file", f"{tmp}/admin-keys", "--chat-template", f"{tmp}/template",
            *(("--replicas", 2, "--tp", 2) if part == "all" else ()))
 models = json.loads(s.request("GET", "/v1/models")[1])["data"]
 claim("/v1/models lists them with their parent", [(m["id"], m["parent"]) for m in models] == [("m", None), ("a", "m")]
@@ -151,8 +153,12 @@ claim("/v1/models lists them with their parent", [(m["id"], m["parent"]) for m i
 claim("/v1/models/NAME", json.loads(s.request("GET", "/v1/models/a")[1])["id"] == "a")
 for path in ("/v1/models/b", "/models/aa"):
     claim(f"{path}: 404", s.request("GET", path)[0] == 404)
-chat = dict(messages=[{"role": "user", "content": "x"}], max_tokens=2)
+said = [{"role": "user", "content": "x"}]
 for path, body in (("/v1/completions", dict(prompt="x", max_tokens=2)), ("/tokenize", dict(prompt="x")),
+                   ("/v1/chat/completions", dict(messages=said, max_tokens=2)), ("/detokenize", dict(tokens=[120])),
+                   ("/v1/responses", dict(input="x", max_output_tokens=2)),
+                   ("/v1/messages", dict(messages=said, max_tokens=2)),
+                   ("/v1/messages/count_tokens", dict(messages=said)),
                    ("/inference/v1/generate", dict(token_ids=[120], sampling_params=dict(max_tokens=2))),
                    ("/v1/embeddings", dict(input="x"))):
     status, text, _ = post(s, path, dict(body, model="a"))
