@@ -105,6 +105,8 @@ static int add_message(struct conversation *talk, const json_t *given, float lin
     content = json_object_get(m, "content");
     if (!role || (content && !json_is_null(content) && !json_is_string(content) && !json_is_array(content)))
         return err_set(e, ERR_FORMAT, "message %zu needs a role and a content that is a text", i);
+    if (json_is_object(json_object_get(m, "function_call")))
+        return err_set(e, ERR_FORMAT, "message %zu has function_call: write it as tool_calls", i);
     snprintf(what, sizeof what, "the weight of message %zu", i);
     TRY(read_weight(json_object_get(m, "weight"), what, &weight, e));
     json_object_del(m, "weight");

@@ -187,6 +187,8 @@ TEST(what_is_no_conversation_is_refused_with_what_to_change)
           "the weight of message 0 is 1e+39" },
         { PLAIN, "{'weight':1e30,'messages':[" U("a") ",{'role':'assistant','content':'b','weight':1e30}]}",
           "is beyond fp32" },
+        { PLAIN, "{'messages':[{'role':'assistant','content':null,'function_call':{'name':'f'}}]}",
+          "message 0 has function_call: write it as tool_calls" },
         { PLAIN, "{'conversations':[{'from':'function_call','value':'f'}]}", "with tool_calls" },
         { PLAIN, "{'prompt':'a','completion':[" A("b") "]}", "prompt and completion must be" },
         { NULL, "{'ids':[]}", "ids must be a list" },
