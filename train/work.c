@@ -197,6 +197,12 @@ static void show_packed(const struct work *w, const struct data *d, struct log *
 {
     struct data_packed x = d ? data_packed(d) : (struct data_packed){ 0 };
     int64_t T = w->run->o.seq_len;
+    if (x.plain_lines)
+        log_line(term,
+                 "%s: its lines are no conversations, so it is read as text, with its JSON: ptok prepare "
+                 "reads texts "
+                 "in JSON lines",
+                 x.plain_lines);
     if (!x.conversations)
         return;
     log_line(term,

@@ -429,6 +429,8 @@ struct data_packed data_packed(const struct data *d)
     struct data_packed x = { 0 };
     for (int k = 0; k < d->n_files; k++) {
         const struct data_file *f = &d->file[k];
+        if (!f->is_chats && !f->tok && chats_is_lines(f->path))
+            x.plain_lines = f->path;
         if (!f->is_chats)
             continue;
         x.conversations += f->n_ends;

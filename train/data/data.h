@@ -68,6 +68,8 @@ int data_knows_documents(const struct data *d);
  * read, and those with a weight. */
 struct data_packed {
     int64_t conversations, rows, n_cut, tokens, weighted;
+    const char
+        *plain_lines; /* a file of JSON lines that are no conversations, read as text; NULL: there is none */
 };
 /* Of all files; zeros where none has conversations. */
 struct data_packed data_packed(const struct data *d);

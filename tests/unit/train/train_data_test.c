@@ -447,6 +447,29 @@ TEST(windows_of_conversations_hold_whole_ones_with_their_weights)
         }
 }
 
+TEST(what_conversations_are_is_counted_and_other_lines_are_named)
+{
+    const char *file = write_talks(), *other = write_file("texts.jsonl", "{\"text\":\"abcdefgh\"}\n", 20);
+    struct data *d;
+    int64_t weighted = 0, n = 0;
+    for (int i = 0; i < TALKS; i++)
+        for (int k = 0; k < talk_length(i); k++, n++)
+            weighted += k && talk_weight(i, k) != 0;
+    CHECK_INT(open_files(&d, 1, &file, "stride:1", 100, 256, 0), 0);
+    struct data_packed x = data_packed(d);
+    CHECK_INT(x.conversations, TALKS);
+    CHECK_INT(x.tokens, n);
+    CHECK_INT(x.weighted, weighted);
+    CHECK(!x.plain_lines);
+    data_close(d);
+
+    CHECK_INT(open_files(&d, 1, &other, "stride:1", 4, 256, 0), 0);
+    x = data_packed(d);
+    CHECK_INT(x.conversations, 0);
+    CHECK_STR(x.plain_lines, other);
+    data_close(d);
+}
+
 TEST(packing_is_close_to_the_fewest_rows)
 {
     enum { N = 4000, ROOM = 1025 };
