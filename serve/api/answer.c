@@ -3,6 +3,7 @@
 #include <string.h>
 #include "serve/adapters/adapter_names.h"
 #include "serve/api/answer.h"
+#include "serve/api/answer_items.h"
 #include "serve/api/chat_tools.h"
 
 /* ---- log-probs ---- */
@@ -238,6 +239,15 @@ static int64_t count_sent(const struct request *rq)
     return n;
 }
 
+/* Those of them that are reasoning, as /v1/responses counts them. */
+static int64_t count_reasoning(const struct request *rq)
+{
+    int64_t n = 0;
+    for (int i = 0; i < rq->n_choices; i++)
+        n += items_count_tokens(&rq->choice[i], ITEM_REASONING);
+    return n;
+}
+
 static void write_usage(struct json_out *o, const struct request *rq, int64_t generated)
 {
     int64_t prompt = 0, cached = 0;
@@ -252,9 +262,13 @@ static void write_usage(struct json_out *o, const struct request *rq, int64_t ge
         "tokens_details\":",
         (long long)prompt, (long long)generated, (long long)(prompt + generated));
     if (rq->sv->prefix_cache)
-        json_out_fmt(o, "{\"cached_tokens\":%lld}}", (long long)cached);
+        json_out_fmt(o, "{\"cached_tokens\":%lld}", (long long)cached);
     else
-        json_out_text(o, "null}");
+        json_out_text(o, "null");
+    if (items_are_noted(rq))
+        json_out_fmt(o, ",\"completion_tokens_details\":{\"reasoning_tokens\":%lld}",
+                     (long long)count_reasoning(rq));
+    json_out_text(o, "}");
 }
 
 void openai_answer(struct json_out *o, const struct request *rq)

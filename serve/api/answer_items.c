@@ -104,6 +104,11 @@ struct item_text item_name(const struct choice *c, size_t i)
 
 int item_is_whole(const struct choice *c, size_t i) { return i + 1 < c->items.n || c->finish != FINISH_NONE; }
 
+int items_are_noted(const struct request *rq)
+{
+    return rq->in_items || (rq->divided && rq->separate_reasoning && rq->sv->form.reasoning);
+}
+
 /* The first generated token whose text reaches byte `raw`. */
 static int64_t token_at(const struct choice *c, size_t raw)
 {

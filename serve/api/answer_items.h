@@ -8,6 +8,8 @@
 
 #include "serve/api/request.h"
 
+/* Are items noted? Of answers that are lists of them, and of chats whose reasoning is counted. */
+int items_are_noted(const struct request *rq);
 /* Notes items that have begun since the last call. The answer's parser has just read a byte, or the end. An
  * answer that ends without any gets an empty text. */
 void items_note(struct choice *c, struct json_out *o);

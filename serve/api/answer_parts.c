@@ -28,17 +28,17 @@ int parts_open(struct choice *c)
 void parts_feed(struct choice *c, size_t text_end, struct json_out *o)
 {
     struct answer_parts *p = &c->parts;
-    int in_items = c->rq->in_items;
+    int noted = items_are_noted(c->rq);
     struct err e;
 
-    if ((!p->parser && !in_items) || p->finished)
+    if ((!p->parser && !noted) || p->finished)
         return;
     while (p->fed < text_end) {
-        size_t n = in_items && p->parser ? 1 : text_end - p->fed;
+        size_t n = noted && p->parser ? 1 : text_end - p->fed;
         if (p->parser && tool_parser_feed(p->parser, c->text.p + p->fed, n, &e) < 0)
             o->failed = 1;
         p->fed += n;
-        if (in_items)
+        if (noted)
             items_note(c, o);
     }
     if (c->finish == FINISH_NONE)
@@ -47,7 +47,7 @@ void parts_feed(struct choice *c, size_t text_end, struct json_out *o)
     if (p->parser && tool_parser_finish(p->parser, c->finish == FINISH_LENGTH, &e) < 0)
         o->failed = 1;
     p->finished = 1;
-    if (in_items)
+    if (noted)
         items_note(c, o);
 }
 

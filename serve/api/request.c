@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "serve/adapters/adapter_names.h"
+#include "serve/api/answer_items.h"
 #include "serve/api/chat_tools.h"
 
 /* Last tokens of the prompt that the text of an answer depends on: more than a run of byte tokens. */
@@ -177,7 +178,7 @@ int choice_reserve(struct choice *c, int64_t n)
         (tops >= 0 && grow(&c->logprob, cap, sizeof *c->logprob) < 0) ||
         (tops > 0 && grow(&c->top, cap * tops, sizeof *c->top) < 0) ||
         (c->rq->prompt_logprobs >= 0 && grow(&c->rank, cap, sizeof *c->rank) < 0) ||
-        (c->rq->in_items && grow(&c->ends, cap, sizeof *c->ends) < 0))
+        (items_are_noted(c->rq) && grow(&c->ends, cap, sizeof *c->ends) < 0))
         return -1;
     c->cap = cap;
     return 0;

@@ -112,7 +112,7 @@ struct choice {     /* one answer to one prompt */
     struct answer_parts parts;
     struct answer_items items;
     struct pooled pooled;    /* of /v1/embeddings */
-    size_t *ends;            /* [cap] bytes of text with token i; only with rq->in_items */
+    size_t *ends;            /* [cap] bytes of text with token i; only where items_are_noted() */
     struct matcher *matcher; /* keeps the tokens within the request's grammar; NULL: it has none */
 
     enum finish finish;

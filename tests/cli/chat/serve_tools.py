@@ -92,7 +92,10 @@ for args in LAYOUTS[:3]:
           whole["usage"])
     claim(f"{what}: the stream joins to it", stream(s, seed=1) == (without_refusal(m), "tool_calls"), stream(s))
     say("<think>\nhm <tool_call>\n</think>\n\n<tool_call>{\"name\": \"now\"}</tool_call>")
-    m = chat(s)[1]["choices"][0]["message"]
+    whole = chat(s)[1]
+    m, usage = whole["choices"][0]["message"], whole["usage"]
+    thought = usage["completion_tokens_details"]["reasoning_tokens"]     # a token is a byte
+    claim(f"{what}: its tokens are counted", thought == len("<think>\nhm <tool_call>"), usage)
     claim(f"{what}: reasoning is apart", m.get("reasoning_content") == "hm <tool_call>" and calls(m) == [("now", {})]
           and m["content"] is None, m)
     claim(f"{what}: in the stream, too", stream(s) == (without_refusal(m), "tool_calls"))
