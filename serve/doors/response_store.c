@@ -17,6 +17,8 @@ struct response_store {
     pthread_mutex_t lock;
     struct kept *first; /* the one used last */
     int64_t n, bytes, most, most_bytes;
+    int64_t *held; /* [n_held]: bytes of each key's responses; [0]: of key -1, which is none */
+    int n_held;
 };
 
 struct response_store *response_store_open(int64_t n, int64_t bytes)
@@ -40,6 +42,7 @@ void response_store_close(struct response_store *s)
         s->first = next;
     }
     pthread_mutex_destroy(&s->lock);
+    free(s->held);
     free(s);
 }
 
@@ -59,6 +62,7 @@ static struct kept *take_out(struct response_store *s, struct kept **at)
     *at = k->next;
     s->n--;
     s->bytes -= size_of(k);
+    s->held[k->key + 1] -= size_of(k);
     return k;
 }
 
@@ -68,34 +72,32 @@ static void put_first(struct response_store *s, struct kept *k)
     s->first = k;
     s->n++;
     s->bytes += size_of(k);
+    s->held[k->key + 1] += size_of(k);
 }
 
-/* Bytes of a key's responses. */
-static int64_t held_by(const struct response_store *s, int key)
+/* Makes a place for the key's bytes. -1: no memory. */
+static int know_key(struct response_store *s, int key)
 {
-    int64_t bytes = 0;
-    for (const struct kept *k = s->first; k; k = k->next)
-        bytes += k->key == key ? size_of(k) : 0;
-    return bytes;
+    int n = key + 2;
+    int64_t *held = n > s->n_held ? realloc(s->held, (size_t)n * sizeof *held) : s->held;
+    if (!held)
+        return -1;
+    s->held = held;
+    for (; s->n_held < n; s->n_held++)
+        held[s->n_held] = 0;
+    return 0;
 }
 
 /* Frees the oldest response of the key that holds most. */
 static void drop_one(struct response_store *s)
 {
     struct kept **oldest = NULL;
-    int key = 0, last_key = -2;
-    int64_t most = -1;
+    int most = 0;
 
-    for (const struct kept *k = s->first; k; k = k->next) {
-        int64_t bytes = k->key == last_key ? 0 : held_by(s, k->key);
-        last_key = k->key;
-        if (bytes > most) {
-            most = bytes;
-            key = k->key;
-        }
-    }
+    for (int i = 1; i < s->n_held; i++)
+        most = s->held[i] > s->held[most] ? i : most;
     for (struct kept **at = &s->first; *at; at = &(*at)->next)
-        if ((*at)->key == key)
+        if ((*at)->key + 1 == most)
             oldest = at;
     free(take_out(s, oldest));
 }
@@ -119,6 +121,11 @@ void response_store_put(struct response_store *s, int key, const char *id, const
         memcpy(k->text + answer->n, history, n_history);
 
     pthread_mutex_lock(&s->lock);
+    if (know_key(s, key) < 0) {
+        pthread_mutex_unlock(&s->lock);
+        free(k);
+        return;
+    }
     struct kept **old = find(s, key, id);
     if (*old)
         free(take_out(s, old));
