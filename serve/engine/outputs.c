@@ -111,6 +111,8 @@ static void do_masks(void *arg, int64_t i, int thread)
     for (; r < end && r->c == c; r++) {
         for (; next <= r->pos && taken > 0; next += taken > 0)
             taken = matcher_take(c->matcher, c->ids[next], &e);
+        if (taken < 0)
+            r->id = NO_MASK;
         if (taken <= 0)
             break;
         uint32_t *bits = j->m->mask + (size_t)(r - j->m->row) * j->words;

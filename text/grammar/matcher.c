@@ -7,13 +7,16 @@
 struct matcher {
     struct grammar *g;
     const struct token_trie *t;
-    struct shared_machine *s;
-    struct ints ids;     /* taken */
-    struct ints configs; /* [ids.n + 1] behind each of them; 0: an end id was taken */
-    int accepts, is_end; /* of the last one */
+    struct shared_machine *s; /* NULL: there was no memory for one; begin() tries again */
+    struct ints ids;          /* taken */
+    struct ints configs;      /* [ids.n + 1] behind each of them, 0: an end id was taken; empty without s */
+    int accepts, is_end;      /* of the last one */
 };
 
-static uint32_t now(const struct matcher *x) { return (uint32_t)x->configs.v[x->configs.n - 1]; }
+static uint32_t now(const struct matcher *x)
+{
+    return x->configs.n ? (uint32_t)x->configs.v[x->configs.n - 1] : 0;
+}
 
 /* Notes what matcher_at_end says; under the lock. */
 static void note_end(struct matcher *x)
@@ -48,7 +51,14 @@ static int begin(struct matcher *x, struct err *e)
         config = is_end ? 0 : config_take(x->s->m, x->t, config, x->ids.v[i]);
         rc = push(x, config, e);
     }
-    return rc < 0 ? rc : x->s->m->failed ? machine_error(x->s->m, e) : 0;
+    if (rc == 0 && x->s->m->failed)
+        rc = machine_error(x->s->m, e);
+    if (rc < 0) {
+        shared_leave(x->s);
+        x->s = NULL;
+        x->configs.n = 0;
+    }
+    return rc;
 }
 
 /* Is the matcher's machine too large? The look is not free, so it is taken now and then. */
@@ -163,6 +173,8 @@ void matcher_rewind(struct matcher *x, int64_t n)
         return;
     n = n > (int64_t)x->ids.n ? (int64_t)x->ids.n : n;
     x->ids.n -= (size_t)n;
+    if (!x->s)
+        return;
     x->configs.n -= (size_t)n;
     pthread_mutex_lock(&x->g->lock);
     note_end(x);
