@@ -135,6 +135,10 @@ static int check_matrix(const struct model *base, const struct adapter_matrix *x
     if (x->rank < 1)
         return err_set(e, ERR_USAGE, "%s: a rank of %lld: an adapter has a rank of 1 at least", q->name,
                        (long long)x->rank);
+    if (!isfinite(x->scale))
+        return err_set(e, ERR_CONFIG,
+                       "%s: the factor of its adapter is %g, which fp32 does not hold: lower alpha", q->name,
+                       (double)x->scale);
     if (base->dev && x->rank > base->adapter_rank)
         return err_set(e, ERR_USAGE, "%s: rank %lld, adapters of a rank up to %lld have room here", q->name,
                        (long long)x->rank, (long long)base->adapter_rank);

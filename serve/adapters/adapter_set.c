@@ -158,10 +158,26 @@ int adapter_sync(struct adapter_set *s, struct err *e)
     return background_sync(&s->background, s->model->m.tp, s->all, e);
 }
 
+/* Ranks of several machines may have read files of their own. */
+static int check_alike(const struct adapter_set *s, struct err *e)
+{
+    const uint64_t own[2] = { (uint64_t)ckpt_n_tensors(s->file.ckpt), peft_fit_scales(s->file.fit) };
+    uint64_t first[2] = { own[0], own[1] };
+    int rc = comm_broadcast(s->all, first, sizeof first, 0, e);
+    if (rc >= 0 && memcmp(own, first, sizeof own))
+        rc =
+            err_set(e, ERR_CONFIG,
+                    "%s: its modules, ranks or factors are not those that the first rank has read: is it the "
+                    "same on all machines",
+                    s->path);
+    return comm_agree(s->all, rc, e);
+}
+
 int adapter_end(struct adapter_set *s, char digest[ADAPTER_DIGEST_MAX], struct err *e)
 {
     int rc;
     TRY(background_finish(&s->background, s->all, e));
+    TRY(check_alike(s, e));
     TRY(comm_all_reduce_i64(s->all, (int64_t *)s->seen, 2 * (int64_t)ckpt_n_tensors(s->file.ckpt), e));
     TRY(comm_agree(s->all, adapter_file_name(&s->file, s->seen, digest, e), e));
     s->slot[s->into] = s->fresh;

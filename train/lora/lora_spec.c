@@ -105,6 +105,20 @@ static int read_word(struct lora_spec *s, char *word, int *last, int seen[KEYS],
     return err_set(e, ERR_USAGE, "--lora: unknown %.80s: there are r, alpha, targets, rslora and init", word);
 }
 
+double lora_spec_scale(const struct lora_spec *s)
+{
+    return s->alpha / (s->rslora ? sqrt((double)s->rank) : (double)s->rank);
+}
+
+static int check_scale(const struct lora_spec *s, struct err *e)
+{
+    double scale = lora_spec_scale(s);
+    if (isfinite((float)scale) && (float)scale > 0)
+        return 0;
+    return err_set(e, ERR_USAGE, "--lora: alpha=%g with r=%lld is a factor of %g, which fp32 does not hold",
+                   s->alpha, (long long)s->rank, scale);
+}
+
 int lora_spec_parse(struct lora_spec *s, const char *text, struct err *e)
 {
     int last = -1, seen[KEYS] = { 0 }, rc = 0;
@@ -120,7 +134,7 @@ int lora_spec_parse(struct lora_spec *s, const char *text, struct err *e)
     for (int k = 0; k < KEYS_NEEDED && rc >= 0; k++)
         if (!seen[k])
             rc = err_set(e, ERR_USAGE, "--lora: %s is missing: give it, as in " EXAMPLE, keys[k].name);
-    return rc;
+    return rc < 0 ? rc : check_scale(s, e);
 }
 
 void lora_spec_free(struct lora_spec *s)
@@ -128,11 +142,6 @@ void lora_spec_free(struct lora_spec *s)
     free(s->target);
     free(s->text);
     *s = (struct lora_spec){ 0 };
-}
-
-double lora_spec_scale(const struct lora_spec *s)
-{
-    return s->alpha / (s->rslora ? sqrt((double)s->rank) : (double)s->rank);
 }
 
 /* ---- the weights ---- */

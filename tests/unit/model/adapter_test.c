@@ -278,6 +278,8 @@ TEST(what_no_adapter_is_computed_for_is_refused_by_name)
     CHECK_HAS(refused(&llama, x, 2, 1), "q_proj.weight: an adapter changes it twice");
     x[0].rank = 0;
     CHECK_HAS(refused(&llama, x, 1, 1), "a rank of 0");
+    x[0] = (struct adapter_matrix){ x[0].param, 4, INFINITY };
+    CHECK_HAS(refused(&llama, x, 1, 1), "the factor of its adapter is inf");
 
     x[0] = (struct adapter_matrix){ first_of(&mixtral, P_DOWN, 2), 4, 1 };
     CHECK_HAS(refused(&mixtral, x, 1, 1), "all experts of a layer with one rank, or none");
