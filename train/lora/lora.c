@@ -260,30 +260,8 @@ void lora_close(struct lora *l)
 
 int lora_carry(struct run *r, struct err *e)
 {
-    struct carried *x = &r->files;
-    int at = 0;
-    if (!r->lora.config)
-        return 0;
-    while (at < x->n && strcmp(x->name[at], PEFT_CONFIG))
-        at++;
-    if (at == x->n) {
-        size_t n = (size_t)x->n + 1;
-        const char **name = realloc(x->name, n * sizeof *name);
-        x->name = name ? name : x->name;
-        const void **data = realloc(x->data, n * sizeof *data);
-        x->data = data ? data : x->data;
-        size_t *bytes = realloc(x->bytes, n * sizeof *bytes);
-        x->bytes = bytes ? bytes : x->bytes;
-        if (!name || !data || !bytes)
-            return err_set(e, ERR_MEMORY, "no memory for " PEFT_CONFIG);
-        x->name[at] = PEFT_CONFIG;
-        x->data[at] = NULL;
-        x->n++;
-    }
-    free((void *)(uintptr_t)x->data[at]);
-    x->data[at] = strdup(r->lora.config);
-    x->bytes[at] = strlen(r->lora.config);
-    return x->data[at] ? 0 : err_set(e, ERR_MEMORY, "no memory for " PEFT_CONFIG);
+    const char *config = r->lora.config;
+    return config ? carried_put(&r->files, PEFT_CONFIG, config, strlen(config), e) : 0;
 }
 
 /* ---- its tensors ---- */
