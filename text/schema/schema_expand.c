@@ -85,9 +85,9 @@ static void unescape(char *text)
 {
     char *to = text;
     for (const char *p = text; *p; p++) {
-        unsigned hex;
-        if (*p == '%' && sscanf(p + 1, "%2x", &hex) == 1) {
-            *to++ = (char)hex;
+        const char hex[3] = { p[1], p[1] ? p[2] : 0 };
+        if (*p == '%' && strspn(hex, "0123456789abcdefABCDEF") == 2) {
+            *to++ = (char)strtol(hex, NULL, 16);
             p += 2;
         } else {
             *to++ = *p;
