@@ -155,7 +155,12 @@ def main():
         print(key, list(x[0]), x[1], len(x[2]), *(["=", first[at]] if at in first else []))
         first.setdefault(at, key)
     common, _ = read_zip(open(folder + "/common.pt", "rb").read())
-    print(json.dumps(plain(common), indent=1, sort_keys=True))
+    common = plain(common)
+    if "shardline_state" in common:  # the options of the run that wrote it are not Megatron's business
+        state = json.loads(common["shardline_state"])
+        state["state"].pop("run", None)
+        common["shardline_state"] = json.dumps(state, sort_keys=True)
+    print(json.dumps(common, indent=1, sort_keys=True))
     print(json.dumps(json.load(open(folder + "/metadata.json")), sort_keys=True))
     if len(sys.argv) < 3: return
     c, hf, seen = json.load(open(folder + "/config.json")), read_hf(sys.argv[2]), 0
