@@ -80,8 +80,8 @@ unsigned schema_types(struct schemas *s, const struct members *m)
 
 /* --- $ref --- */
 
-/* "~1" and "~0" of a pointer, and percent escapes of a fragment. */
-static void unescape(char *text)
+/* Percent escapes of a fragment. */
+static void unescape_fragment(char *text)
 {
     char *to = text;
     for (const char *p = text; *p; p++) {
@@ -94,7 +94,12 @@ static void unescape(char *text)
         }
     }
     *to = 0;
-    to = text;
+}
+
+/* "~1" and "~0" of a word of a pointer. */
+static void unescape_word(char *text)
+{
+    char *to = text;
     for (const char *p = text; *p; p++) {
         if (*p == '~' && (p[1] == '0' || p[1] == '1'))
             *to++ = *++p == '0' ? '~' : '/';
@@ -111,7 +116,7 @@ static const json_t *follow(const json_t *at, const char *pointer)
         char *word = strndup(pointer, n), *end;
         if (!word)
             return NULL;
-        unescape(word);
+        unescape_word(word);
         long index = strtol(word, &end, 10);
         at = json_is_array(at) ? (*word && !*end && index >= 0 ? json_array_get(at, (size_t)index) : NULL)
                                : json_object_get(at, word);
@@ -205,7 +210,7 @@ const json_t *schema_ref(struct schemas *s, const json_t *node, const char *ref)
         if (find_named(in, fragment, strlen(fragment), 0, &at) != 1)
             at = NULL;
     } else {
-        /* escapes of percent come off before the pointer is cut; "~1" after it */
+        unescape_fragment(fragment); /* before the pointer is cut: RFC 6901, section 6 */
         at = follow(at, fragment);
     }
     if (!at && !s->p->failed)
