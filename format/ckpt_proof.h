@@ -44,6 +44,8 @@ struct ckpt_digests {
  * order of box b. data: those elements, contiguous; need not be aligned. Cannot fail. */
 void ckpt_digest_add(struct ckpt_digest *d, enum stored_dtype t, int n_dims, const int64_t *shape,
                      const struct box *b, int64_t lo, int64_t hi, const void *data);
+/* Reads tensor i and adds its digest to *d. ERR_MEMORY, or as ckpt_read_range(). */
+int ckpt_digest_read(struct ckpt *c, int i, struct ckpt_digest *d, struct err *e);
 /* Digests of the whole from those of the n tensors, listed in any order. */
 struct ckpt_digests ckpt_digest_all(int n, const struct ckpt_tensor *t, const struct ckpt_state *s);
 /* 32 hex digits, hi first. */

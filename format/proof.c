@@ -186,6 +186,23 @@ static int digest_piece(struct ckpt *c, const struct fmt_piece *p, struct ckpt_d
     return 0;
 }
 
+int ckpt_digest_read(struct ckpt *c, int i, struct ckpt_digest *d, struct err *e)
+{
+    const struct ckpt_tensor *t = ckpt_tensor(c, i);
+    const struct box whole = box_whole(t->n_dims, t->shape);
+    int64_t n = box_count(&whole), step = stored_elements(t->dtype, CHUNK);
+    char *data = malloc(CHUNK);
+    int rc = data ? 0 : err_set(e, ERR_MEMORY, "%s: no memory to read %s", c->path, t->name);
+    for (int64_t lo = 0, hi; lo < n && rc >= 0; lo = hi) {
+        hi = n - lo < step ? n : lo + step;
+        rc = ckpt_read_range(c, i, &whole, lo, hi, data, e);
+        if (rc >= 0)
+            ckpt_digest_add(d, t->dtype, t->n_dims, t->shape, &whole, lo, hi, data);
+    }
+    free(data);
+    return rc < 0 ? rc : 0;
+}
+
 static int compare_digests(const struct ckpt *c, const struct ckpt_digest *d, struct err *e)
 {
     char have[33], want[33];

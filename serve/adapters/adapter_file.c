@@ -7,8 +7,6 @@
 #include <string.h>
 #include "format/ckpt_proof.h"
 
-#define DIGEST_BYTES ((int64_t)1 << 20) /* read at a time for digests */
-
 /* ---- the matrices ---- */
 
 /* Of the model's tensors: which of the adapter's changes it. */
@@ -180,30 +178,12 @@ int adapter_file_read(void *ctx, const struct param *p, const struct box *b, str
 
 /* ---- its name by what it computes ---- */
 
-static int digest_tensor(struct ckpt *c, int i, char *raw, struct ckpt_digest *d, struct err *e)
-{
-    const struct ckpt_tensor *t = ckpt_tensor(c, i);
-    struct box whole = { .n_dims = t->n_dims };
-    memcpy(whole.extent, t->shape, sizeof whole.extent);
-    const int64_t n = box_count(&whole), step = stored_elements(t->dtype, DIGEST_BYTES);
-    int rc = 0;
-    for (int64_t lo = 0; lo < n && rc >= 0; lo += step) {
-        int64_t hi = n - lo < step ? n : lo + step;
-        rc = ckpt_read_range(c, i, &whole, lo, hi, raw, e);
-        if (rc >= 0)
-            ckpt_digest_add(d, t->dtype, t->n_dims, t->shape, &whole, lo, hi, raw);
-    }
-    return rc;
-}
-
 int adapter_file_digest(const struct adapter_file *f, int part, int n_parts, struct ckpt_digest *seen,
                         struct err *e)
 {
-    char *raw = malloc(DIGEST_BYTES);
-    int rc = raw ? 0 : err_set(e, ERR_MEMORY, "%s: no memory to read it", f->path);
+    int rc = 0;
     for (int i = part; rc >= 0 && i < ckpt_n_tensors(f->ckpt); i += n_parts)
-        rc = digest_tensor(f->ckpt, i, raw, &seen[i], e);
-    free(raw);
+        rc = ckpt_digest_read(f->ckpt, i, &seen[i], e);
     return rc < 0 ? rc : ckpt_check_rest(f->ckpt, part, n_parts, e);
 }
 

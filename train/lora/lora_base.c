@@ -8,37 +8,19 @@
 
 /* The member of the stored settings with the digest of the frozen weights. */
 #define STORED_DIGEST "lora-base"
-#define CHUNK_BYTES ((int64_t)8 << 20)
 
 /* ---- the digest ---- */
-static int digest_tensor(struct ckpt *c, int i, char *buffer, struct ckpt_digest *d, struct err *e)
-{
-    const struct ckpt_tensor *t = ckpt_tensor(c, i);
-    struct box whole = box_whole(t->n_dims, t->shape);
-    int64_t n = box_count(&whole), most = CHUNK_BYTES / stored_bytes(t->dtype, 1);
-    int rc = 0;
-    for (int64_t lo = 0, hi; lo < n && rc >= 0; lo = hi) {
-        hi = n - lo < most ? n : lo + most;
-        rc = ckpt_read_range(c, i, &whole, lo, hi, buffer, e);
-        if (rc >= 0)
-            ckpt_digest_add(d, t->dtype, t->n_dims, t->shape, &whole, lo, hi, buffer);
-    }
-    return rc;
-}
-
 /* Digests of this rank's share of the tensors; those of the others stay 0. */
 static int digest_share(struct ckpt *c, int rank, int n_ranks, struct ckpt_digest *d, struct err *e)
 {
-    char *buffer = malloc((size_t)CHUNK_BYTES);
-    int rc = buffer ? 0 : err_set(e, ERR_MEMORY, "no memory to read the frozen weights");
+    int rc = 0;
     for (int i = rank; i < ckpt_n_tensors(c) && rc >= 0; i += n_ranks) {
         const struct ckpt_tensor *t = ckpt_tensor(c, i);
         if (t->has_digest)
             d[i] = t->digest;
         else if (t->role == ROLE_WEIGHT)
-            rc = digest_tensor(c, i, buffer, &d[i], e);
+            rc = ckpt_digest_read(c, i, &d[i], e);
     }
-    free(buffer);
     return rc;
 }
 
