@@ -157,6 +157,7 @@ int adapter_file_read(void *ctx, const struct param *p, const struct box *b, str
     int rc = tensor < 0 ? tensor : read_factor(f, p, tensor, is_b, b, &x, e);
     const int d = b->n_dims - 2;
     const int64_t cols = b->extent[d + 1], n = box_count(b);
+    const float beyond = dt == DT_BF16 ? 0x1.ffp127f : INFINITY; /* the first that is rounded to infinity */
 
     for (int64_t at = 0, got; rc >= 0 && at < n; at += got) {
         void *place;
@@ -168,8 +169,9 @@ int adapter_file_read(void *ctx, const struct param *p, const struct box *b, str
             int64_t row = (at + j) / cols, col = (at + j) % cols;
             some[j] = (float)(is_b ? value(f, &x, row, b->start[d + 1] + col)
                                    : value(f, &x, col, b->start[d] + row));
-            if (!isfinite(some[j]))
-                return err_set(e, ERR_FORMAT, "%s: %s has a value that fp32 does not hold", f->path, p->name);
+            if (!(fabsf(some[j]) < beyond))
+                return err_set(e, ERR_FORMAT, "%s: %s has a value that %s does not hold", f->path, p->name,
+                               dt == DT_BF16 ? "bf16" : "fp32");
         }
         KERNEL(f->host, round_to, place, dt, some, got);
     }

@@ -336,7 +336,7 @@ static int64_t page_bytes(const struct draft_open *how, struct err *e)
     struct model_info info;
     int rc = model_info_open(&info, how->path, NULL, e);
     if (rc < 0)
-        return rc;
+        return err_add(e, "the checkpoint of --speculate (or ngram, suffix, mtp, forced)");
     int64_t bytes = (int64_t)model_page_bytes_of(&info.cfg, 1, own_dtype(how, &info)) * info.cfg.n_layers;
     model_info_close(&info);
     return bytes;

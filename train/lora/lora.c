@@ -141,21 +141,21 @@ static const char *word_of(const char *module)
 }
 
 /* The names of the adapted modules: a word where all modules of this name are adapted, else the whole path.
- */
+ * 0: no memory. */
 static int name_targets(const struct lora *l, const struct param_table *t, char **target)
 {
     static const char end[] = ".weight";
     unsigned char *is_in = calloc((size_t)t->n + 1, 1);
     char **module = calloc((size_t)t->n + 1, sizeof *module);
-    int n = 0;
+    int n = 0, lost = 0;
     for (int i = 0; is_in && i < l->n; i++)
         is_in[l->list[i].param] = 1;
     for (int i = 0; module && i < t->n; i++) {
         size_t length = strlen(t->p[i].name), k = sizeof end - 1;
         if (t->p[i].n_sharing && length > k && !strcmp(t->p[i].name + length - k, end))
-            module[i] = strndup(t->p[i].name, length - k);
+            lost |= !(module[i] = strndup(t->p[i].name, length - k));
     }
-    for (int i = 0; is_in && module && i < t->n; i++) {
+    for (int i = 0; is_in && module && !lost && i < t->n; i++) {
         int all = 1, known = 0;
         if (!is_in[i] || !module[i])
             continue;
@@ -166,13 +166,13 @@ static int name_targets(const struct lora *l, const struct param_table *t, char 
         for (int k = 0; k < n; k++)
             known |= !strcmp(target[k], name);
         if (!known)
-            target[n++] = strdup(name);
+            lost = !(target[n++] = strdup(name));
     }
     for (int i = 0; module && i < t->n; i++)
         free(module[i]);
     free(module);
     free(is_in);
-    return n;
+    return lost ? 0 : n;
 }
 
 static char *new_config(const struct run *r, const struct param_table *t)
@@ -190,7 +190,7 @@ static char *new_config(const struct run *r, const struct param_table *t)
                           .target = target };
     if (n)
         text = peft_config_text(&p);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; target && target[i]; i++)
         free(target[i]);
     free(target);
     return text;

@@ -15,6 +15,7 @@ adapter hf c 1 lora_alpha=9
 adapter hf wide 1 r=65 'names=["q_proj"]'
 adapter hf far 1 'names=["q_proj"]' && sed -i 's/layers\.4\.self/layers.7.self/g' far/adapter_model.safetensors
 adapter hf nan 1 'names=["up_proj"]'
+adapter hf big 1 'names=["up_proj"]'
 "$python" - <<'END'
 import json, struct
 def edit(path, name, change):
@@ -24,9 +25,9 @@ def edit(path, name, change):
     change(head[name], data, 8 + n)
     text = json.dumps(head, separators=(",", ":")).encode()
     open(path, "wb").write(data[:8] + text + b" " * (n - len(text)) + data[8 + n:])
-def nan(t, data, at):
-    struct.pack_into("<f", data, at + t["data_offsets"][0] + 4, float("nan"))
-edit("nan/adapter_model.safetensors", "base_model.model.model.layers.1.mlp.up_proj.lora_B.weight", nan)
+for name, value in ("nan", float("nan")), ("big", 3.4e38):
+    edit(name + "/adapter_model.safetensors", "base_model.model.model.layers.1.mlp.up_proj.lora_B.weight",
+         lambda t, data, at: struct.pack_into("<f", data, at + t["data_offsets"][0] + 4, value))
 END
 adapter hf wrong 1 'names=["q_proj"]'
 sed -i 's/self_attn\.q_proj/self_attn.k_proj/g' wrong/adapter_model.safetensors
@@ -51,6 +52,11 @@ for word in a=none:'cannot open' a=wrong:'of the model is' a=nan:'not finite' hf
     claim "--lora ${word%%:*} is one line" [ $rc != 0 -a "$(wc -l <"$TMP/.err")" = 1 ]
     claim "that says why" has "$err" "${word#*:}"
 done
+run pserve hf --lora a=big --dtype bf16 --once x
+claim "a value beyond bf16 is one line" [ $rc != 0 -a "$(wc -l <"$TMP/.err")" = 1 ]
+claim "that says so" has "$err" "a value that bf16 does not hold"
+run pserve hf --lora a=big --dtype fp32 --once x --max-tokens 1
+claim "fp32 holds it" has "$err" "adapter a=big:"
 run pserve hf --lora a=a --lora a=b --once x
 claim "a name is there once" [ $rc = 2 ]
 run pserve hf --lora a=a --once "line 7" --max-tokens 8
