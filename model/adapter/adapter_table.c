@@ -171,9 +171,9 @@ static struct adapter_matrix *sorted(const struct model *base, const struct adap
     return x;
 }
 
-/* Experts of a layer are one product: all of them are changed, alike. */
-static int check_experts(const struct param_table *t, const struct adapter_matrix *list, int n,
-                         const struct param_table *base, struct err *e)
+/* Experts of a layer are one product: all of them are changed, alike. scale: of the rows of t. */
+static int check_experts(const struct param_table *t, const float *scale, const struct adapter_matrix *list,
+                         int n, const struct param_table *base, struct err *e)
 {
     for (int i = 0; i < n; i++) {
         const struct param *q = &base->p[list[i].param];
@@ -186,6 +186,12 @@ static int check_experts(const struct param_table *t, const struct adapter_matri
             return err_set(e, ERR_CONFIG,
                            "%s: an adapter changes all experts of a layer with one rank, or none of them",
                            q->name);
+        if (scale[first] != list[i].scale)
+            return err_set(
+                e, ERR_CONFIG,
+                "%s: the factor of its adapter is %g, that of expert 0 is %g: adapters are computed "
+                "for experts with one factor (reshard cp --merge takes others)",
+                q->name, (double)list[i].scale, (double)scale[first]);
     }
     return 0;
 }
@@ -212,7 +218,7 @@ int adapter_table_open(struct param_table *t, const struct model *base, const st
     for (int i = 0; rc >= 0 && i < n; i++)
         rc = add_tensor(t, base, &x[i], *a_of, *scale, e);
     if (rc >= 0)
-        rc = check_experts(t, x, n, &base->table, e);
+        rc = check_experts(t, *scale, x, n, &base->table, e);
     free(x);
     return rc;
 }

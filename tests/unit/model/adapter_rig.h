@@ -61,8 +61,9 @@ static inline void filled_tables(struct filled *f, struct model *m, int64_t rank
     int n = 0;
     for (int i = 0; i < m->table.n; i++) {
         const struct param *p = &m->table.p[i];
+        int of = p->expert < 0 ? i : (int)p->kind; /* one factor for all experts */
         if (adapter_computed(p) && p->n_fused && (!takes || takes(p)))
-            list[n++] = (struct adapter_matrix){ i, rank + p->unit % 2, 1.3f + 0.1f * (float)(i % 3) };
+            list[n++] = (struct adapter_matrix){ i, rank + p->unit % 2, 1.3f + 0.1f * (float)(of % 3) };
     }
     if (adapter_open(&f->a, m, list, n, &e) < 0) {
         fprintf(stderr, "%s\n", e.text);

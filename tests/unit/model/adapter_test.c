@@ -259,7 +259,7 @@ static int first_of(const struct model_config *c, enum param_kind kind, int expe
 TEST(what_no_adapter_is_computed_for_is_refused_by_name)
 {
     struct model_config llama = rig_config(0, 0.1), mixtral = rig_family_config(5), latent = llama;
-    struct adapter_matrix x[2] = { { 0, 4, 1 }, { 0, 4, 1 } };
+    struct adapter_matrix x[2] = { { 0, 4, 1 }, { 0, 4, 1 } }, experts[8];
     for (int i = 0; i < RIG_FAMILIES; i++)
         if (strstr(rig_families[i].name, "q not compressed"))
             latent = rig_family_config(i);
@@ -284,6 +284,10 @@ TEST(what_no_adapter_is_computed_for_is_refused_by_name)
     x[0] = (struct adapter_matrix){ first_of(&mixtral, P_DOWN, 2), 4, 1 };
     CHECK_HAS(refused(&mixtral, x, 1, 1), "all experts of a layer with one rank, or none");
     CHECK_HAS(refused(&mixtral, x, 1, 5), "adapters of experts need --ep 1, it is 5");
+    for (int i = 0; i < mixtral.n_experts; i++)
+        experts[i] = (struct adapter_matrix){ first_of(&mixtral, P_DOWN, i), 4, i == 3 ? 2 : 1 };
+    CHECK_HAS(refused(&mixtral, experts, (int)mixtral.n_experts, 1),
+              "the factor of its adapter is 2, that of expert 0 is 1");
 }
 
 TEST(a_rank_above_the_room_is_refused)
