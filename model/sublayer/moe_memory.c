@@ -96,7 +96,7 @@ static void carve_rounds(const struct sublayer *s, const struct model *m, const 
     b->n_partial = b->n_partial > 0 ? b->n_partial : 0;
     b->partial = carve(from, LIFE_SCRATCH, b->n_partial * l->unit[l->experts_of[s->unit]].flat,
                        sizeof(float));
-    if (l->layout.zero < 3)
+    if (l->layout.zero < 3 && !c->adapter) /* frozen weights may be sliced at every stage */
         return;
     b->packs = carve(from, LIFE_HOST, s->experts.n_local, sizeof *b->packs);
     b->pack_memory = carve(from, LIFE_SCRATCH, 1, weight_pack_bytes(m, s, PACK_UP));
