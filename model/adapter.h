@@ -14,7 +14,7 @@
  * [out][in] where the base stores its matrix the other way round as well.
  *
  * Cuts follow from the table, too: what tp cuts by outputs (q, k, v, gate, up) has A on every rank and rows
- * of B; what it cuts by inputs (o, down) has columns of A, and B on every rank.
+ * of B on each. Of what it cuts by inputs (o, down), each rank has columns of A and all of B.
  *
  * Numerics (kernels/NUMERICS.md, "Adapters"). z = Tree(GRAIN) of A x in fp32, rounded once to dt; where tp
  * cuts the inputs the parts of z travel with the sums of the base, so there is no exchange more (but with
@@ -41,7 +41,7 @@ struct adapter_unit; /* units.h */
 struct adapter {
     struct model m; /* A and B: table, local (params.h), packs. Nothing is computed with it alone */
     const struct model *base;
-    /* Who lends A and B by unit, borrowed: set by the caller, &resident.w or zero_weights(). */
+    /* Provides A and B of a unit (borrowed). The caller sets it: &resident.w or zero_weights(). */
     struct weights *w;
     struct adapter_unit *unit; /* [n_units]: what the adapter adds to each product */
     int64_t rank;              /* the largest one */
@@ -81,7 +81,7 @@ size_t adapter_room_measure(const struct model *m, int64_t rows, int64_t rank);
 /* ---- training: all rows have one adapter, and only its A and B have gradients ----
  *
  * struct work_shape.adapter names it. The base is frozen: no gradient of its parameters is made, and its
- * weights must be lent in both forms, packs for forward and the natural order for backward. A and B come
+ * weights must be available in two forms: packed for forward, in natural order for backward. A and B come
  * through a->w; the vectors of struct grads are those of a->m.local; done() is called with the unit numbers
  * of the base, whether or not the adapter changes the unit. */
 

@@ -178,7 +178,7 @@ int adapter_file_read(void *ctx, const struct param *p, const struct box *b, str
     return rc < 0 ? rc : 0;
 }
 
-/* ---- its name by what it computes ---- */
+/* ---- the digest of an adapter's tensors and factors ---- */
 
 int adapter_file_digest(const struct adapter_file *f, int part, int n_parts, struct ckpt_digest *seen,
                         struct err *e)

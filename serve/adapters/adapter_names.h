@@ -17,7 +17,7 @@ struct adapter_names;
 /* What is known of an adapter: constant from its publication until it is forgotten. */
 struct adapter_name {
     char name[ADAPTER_NAME_MAX + 1];
-    char digest[ADAPTER_DIGEST_MAX]; /* of what it computes */
+    char digest[ADAPTER_DIGEST_MAX]; /* of its tensors and factors */
     char *path;
     int32_t slot;    /* 1 … ADAPTERS_MAX */
     int64_t created; /* seconds since 1970 */

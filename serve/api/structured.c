@@ -335,7 +335,8 @@ static int open_calls(struct grammar **out, const struct service *sv, const stru
     return rc;
 }
 
-/* The grammar of a spec, behind reasoning where there may be some, or with calls beside it. */
+/* The grammar of the whole answer: of the spec, after reasoning where the model may write some, or with
+ * calls of tools as alternatives. */
 static int open_spec(struct grammar **out, const struct service *sv, const struct structured *s,
                      const struct grammar_spec *spec, const struct work_limit *limit, struct err *e)
 {

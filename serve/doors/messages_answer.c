@@ -26,7 +26,7 @@ static void write_input(struct json_out *o, struct item_text arguments)
     json_decref(j);
 }
 
-/* Block i as it begins (whole 0), or with what it has. */
+/* Writes content block i: empty, as it begins (whole 0), or with its content (whole 1). */
 static void write_block(struct json_out *o, const struct choice *c, size_t i, int whole)
 {
     const struct answer_item *item = &c->items.item[i];
