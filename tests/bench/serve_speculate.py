@@ -26,7 +26,8 @@ VERBS = "sees finds keeps moves opens paints carries follows watches mends sells
 class Texts:
     def __init__(self, seed):
         self.r = random.Random(seed)
-        files = sorted(glob.glob(os.path.join(TOP, "*", "README.md")) + glob.glob(os.path.join(TOP, "docs", "*.md")))
+        files = sorted(glob.glob(os.path.join(TOP, "*", "README.md")) + glob.glob(os.path.join(TOP, "docs",
+            "*.md")))
         self.read = "".join(open(f, encoding="utf-8").read() for f in files).replace("|", " ")
 
     def sentences(self, n):
@@ -71,7 +72,8 @@ def train(a):
         with open(text, "w", encoding="utf-8") as f:
             while f.tell() < 4_000_000:
                 f.write(texts.document())
-        subprocess.run([os.path.join(a.bin, "ptrain"), "--data", text, "--model", "10m", "--out", run, "--steps",
+        subprocess.run([os.path.join(a.bin, "ptrain"), "--data", text, "--model", "10m", "--out", run,
+                        "--steps",
                         str(a.train), "--seq-len", "512", "--global-batch", "8", "--micro-batch", "4", "--lr",
                         "1e-3", "--dtype", "bf16", "--threads", "2"], check=True, stdout=subprocess.DEVNULL)
     return os.path.join(run, f"step-{a.train}")
@@ -95,7 +97,8 @@ def bench(a, server, prompts, concurrency, temperature):
     before = cpu_seconds(process)
     n = concurrency
     out = subprocess.run([os.path.join(a.bin, "pbench"), "--url", url, "--requests", str(n), "--concurrency",
-                          str(concurrency), "--output-tokens", str(a.tokens), "--prompts", prompts, "--temperature",
+                          str(concurrency), "--output-tokens", str(a.tokens), "--prompts", prompts,
+                          "--temperature",
                           str(temperature), "--json"],
                          stdout=subprocess.PIPE, check=True, text=True).stdout
     return dict(json.loads(out), cpu_s=cpu_seconds(process) - before)
@@ -126,7 +129,8 @@ def main():
                 with open(prompts, "w", encoding="utf-8") as f:
                     f.writelines(json.dumps(t) + "\n" for t in texts.prompts(kind, concurrency))
                 order = range(len(hows)) if i % 2 else reversed(range(len(hows)))
-                runs.append({k: bench(a, servers[k], prompts, concurrency, int("drawn" in kind)) for k in order})
+                runs.append({k: bench(a, servers[k], prompts, concurrency,
+                                      int("drawn" in kind)) for k in order})
             # one at a time: behind the first token, so that the prompt does not count
             speed = lambda r, k: (1000 / r[k]["mean_tpot_ms"] if concurrency == 1 else
                                   r[k]["total_output_tokens"] / r[k]["duration"])
@@ -139,7 +143,8 @@ def main():
                           f"| {statistics.median(speed(r, 0) for r in runs):.0f} "
                           f"| {statistics.median(speed(r, k) / speed(r, 0) for r in runs):.2f} "
                           f"| {statistics.median(r[0]['cpu_s'] / r[k]['cpu_s'] for r in runs):.2f} "
-                          f"| {100 * right / max(drafts, 1):.0f} % | {1 + right / max(n, 1):.2f} |", flush=True)
+                          f"| {100 * right / max(drafts, 1):.0f} % | {1 + right / max(n, 1):.2f} |",
+                          flush=True)
     for process, _ in servers:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

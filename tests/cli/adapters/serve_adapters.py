@@ -24,7 +24,8 @@ def bodies(long):
     """Requests without a model: the beginnings of some are those of others."""
     return [dict(GREEDY, prompt=TEXT[:long]), dict(DRAWN, prompt=TEXT[:long] + "line"),
             dict(GREEDY, prompt="line 9:", max_tokens=70 if part == "all" else 12),
-            dict(GREEDY, prompt=TEXT[:long], echo=True, max_tokens=3), dict(DRAWN, prompt="x", presence_penalty=0.5),
+            dict(GREEDY, prompt=TEXT[:long], echo=True, max_tokens=3),
+            dict(DRAWN, prompt="x", presence_penalty=0.5),
             dict(GREEDY, prompt=TEXT[:90], prompt_logprobs=1, max_tokens=2)]
 
 
@@ -111,8 +112,10 @@ LAYOUTS = [("--tp", 2, "--max-batch", 5, "--prefill-chunk", 50)]
 if part == "all":
     FEW = f"{480 if 'bf16' in prints['m'] else 960}KiB"                # six pages
     LAYOUTS = [("--tp", 1), ("--tp", 1, "--max-batch", 6, "--ctx", 320, "--kv-memory", FEW),
-               ("--tp", 2, "--prefill-chunk", 30), ("--tp", 4, "--prefix-cache", "off"), ("--tp", 8, "--max-batch", 40),
-               ("--cp", 2, "--prefill-chunk", 130), ("--tp", 2, "--cp", 2), ("--pp", 2), ("--pp", 2, "--tp", 2),
+               ("--tp", 2, "--prefill-chunk", 30), ("--tp", 4, "--prefix-cache", "off"),
+               ("--tp", 8, "--max-batch", 40),
+               ("--cp", 2, "--prefill-chunk", 130), ("--tp", 2, "--cp", 2), ("--pp", 2),
+               ("--pp", 2, "--tp", 2),
                ("--replicas", 2), ("--replicas", 2, "--tp", 2, "--threads", 2), ("--speculate", "ngram:4"),
                ("--tp", 2, "--speculate", "suffix"), ("--speculate", f"{tmp}/hf:3")]
 for layout in LAYOUTS:
@@ -122,7 +125,8 @@ for layout in LAYOUTS:
         if "--kv-memory" in layout:                                    # sequences that begin with a page, and grow
             mixture(f"{layout}, preempted", s, 3, which=[2])
             told = s.request("GET", "/metrics")[1].decode()
-            claim("some were preempted", int(re.search(r"^vllm:num_preemptions_total\{.*\} (\d+)", told, re.M)[1]) > 0)
+            claim("some were preempted",
+                  int(re.search(r"^vllm:num_preemptions_total\{.*\} (\d+)", told, re.M)[1]) > 0)
     rc, err = s.stop()
     claim(f"{layout} ends well", rc == 0, (rc, err))
 if part == "all":
@@ -136,7 +140,8 @@ if part == "all":
 # ---- the trainer's log-probs ----
 s = Server(MODEL, "--lora", f"t={tmp}/trained", *ADAPTERS)
 for w in [json.loads(line) for line in open(f"{tmp}/eval.jsonl")][:3]:
-    got = s.complete(model="t", prompt=w["ids"], max_tokens=1, echo=True, logprobs=0)["choices"][0]["logprobs"]
+    got = s.complete(model="t", prompt=w["ids"], max_tokens=1, echo=True,
+                     logprobs=0)["choices"][0]["logprobs"]
     claim("the log-probs of an adapter are the trainer's, bit for bit",
           [x and bits(x) for x in got["token_logprobs"][:len(w["ids"])]] == [x and bits(x) for x in w["logprobs"]],
           (got["token_logprobs"][:4], w["logprobs"][:4]))
@@ -145,17 +150,20 @@ s.stop()
 # ---- the routes, and a server that adapters come to and go from ----
 with open(f"{tmp}/template", "w") as f:
     f.write("{% for m in messages %}{{ m.content }}\n{% endfor %}")
-s = Server(MODEL, "--lora", f"a={tmp}/a", "--admin-key-file", f"{tmp}/admin-keys", "--chat-template", f"{tmp}/template",
+s = Server(MODEL, "--lora", f"a={tmp}/a", "--admin-key-file", f"{tmp}/admin-keys", "--chat-template",
+           f"{tmp}/template",
            *(("--replicas", 2, "--tp", 2) if part == "all" else ()))
 models = json.loads(s.request("GET", "/v1/models")[1])["data"]
-claim("/v1/models lists them with their parent", [(m["id"], m["parent"]) for m in models] == [("m", None), ("a", "m")]
+claim("/v1/models lists them with their parent",
+      [(m["id"], m["parent"]) for m in models] == [("m", None), ("a", "m")]
       and models[1]["root"] == f"{tmp}/a", models)
 claim("/v1/models/NAME", json.loads(s.request("GET", "/v1/models/a")[1])["id"] == "a")
 for path in ("/v1/models/b", "/models/aa"):
     claim(f"{path}: 404", s.request("GET", path)[0] == 404)
 said = [{"role": "user", "content": "x"}]
 for path, body in (("/v1/completions", dict(prompt="x", max_tokens=2)), ("/tokenize", dict(prompt="x")),
-                   ("/v1/chat/completions", dict(messages=said, max_tokens=2)), ("/detokenize", dict(tokens=[120])),
+                   ("/v1/chat/completions", dict(messages=said, max_tokens=2)),
+                   ("/detokenize", dict(tokens=[120])),
                    ("/v1/responses", dict(input="x", max_output_tokens=2)),
                    ("/v1/messages", dict(messages=said, max_tokens=2)),
                    ("/v1/messages/count_tokens", dict(messages=said)),
@@ -164,7 +172,8 @@ for path, body in (("/v1/completions", dict(prompt="x", max_tokens=2)), ("/token
     status, text, _ = post(s, path, dict(body, model="a"))
     claim(f"{path} takes an adapter", status == 200 and json.loads(text).get("model", "a") == "a", text)
     status, text, _ = post(s, path, dict(body, model="b"))
-    claim(f"{path} does not know others", status == 404 and "served here" in json.loads(text)["error"]["message"], text)
+    claim(f"{path} does not know others",
+          status == 404 and "served here" in json.loads(text)["error"]["message"], text)
 vectors = [json.loads(post(s, "/v1/embeddings", dict(input="x", model=m))[1])["data"] for m in ("m", "a")]
 claim("embeddings are the adapter's", vectors[0] != vectors[1])
 
@@ -180,7 +189,8 @@ def cached(**more):
 if part != "all":
     claim("pages are kept for an adapter", cached(model="a") == 192)
     claim("and for it alone", [cached(), cached(model="a", cache_salt="x")] == [0, 0])
-    claim("no salt stands for an adapter", [cached(cache_salt=x) for x in ("a" + digest, digest, "a")] == [0, 0, 0])
+    claim("no salt stands for an adapter",
+          [cached(cache_salt=x) for x in ("a" + digest, digest, "a")] == [0, 0, 0])
 
 # refusals: one line, nothing changes
 for what, args, status, words in (
@@ -196,24 +206,30 @@ for what, args, status, words in (
         ("no name", ("", "b"), 400, ("Both 'lora_name' and 'lora_path' must be provided",))):
     got, text = load(s, *args)
     message = json.loads(text)["error"]["message"]
-    claim(f"{what}: {status}", got == status and all(w in message for w in words) and "\n" not in message, text)
-for body in (dict(lora_name="x"), dict(lora_name="x", lora_path="y", more=1), dict(lora_name=5, lora_path="y"),
+    claim(f"{what}: {status}", got == status and all(w in message for w in words) and "\n" not in message,
+          text)
+for body in (dict(lora_name="x"), dict(lora_name="x", lora_path="y", more=1),
+             dict(lora_name=5, lora_path="y"),
              dict(lora_name="x", lora_path="y", load_inplace="z"), [], "{"):
     claim(f"{body}: 400", post(s, "/v1/load_lora_adapter", body)[0] == 400)
-claim("an operator's key is needed", post(s, "/v1/load_lora_adapter", dict(lora_name="x", lora_path="y"), {})[0] == 401)
+claim("an operator's key is needed",
+      post(s, "/v1/load_lora_adapter", dict(lora_name="x", lora_path="y"), {})[0] == 401)
 claim("to unload what is not there", unload(s, "x")[0] == 404)
 claim("nothing has changed", names(s) == ["m", "a"], names(s))
 
 # beside requests
-stream, told = dict(prompt=TEXT[:100], max_tokens=400, temperature=0, ignore_eos=True, return_token_ids=True), {}
+stream, told = dict(prompt=TEXT[:100], max_tokens=400, temperature=0, ignore_eos=True,
+                    return_token_ids=True), {}
 
 
 def ids_of(events):
-    return [i for e, _ in events if e[0] == "{" for c in json.loads(e)["choices"] for i in c.get("token_ids") or ()]
+    return [i
+            for e, _ in events if e[0] == "{" for c in json.loads(e)["choices"] for i in c.get("token_ids") or ()]
 
 
 want = {m: s.complete(model=m, **stream)["choices"][0]["token_ids"] for m in ("m", "a")}
-threads = [threading.Thread(target=lambda m=m: told.update({m: s.stream(model=m, **stream)})) for m in ("m", "a")]
+threads = [threading.Thread(target=lambda m=m: told.update({m: s.stream(model=m, **stream)})) for m in ("m",
+    "a")]
 for t in threads:
     t.start()
 time.sleep(0.15)
@@ -226,8 +242,10 @@ metrics = s.request("GET", "/metrics")[1].decode()
 claim("metrics name the adapters of running requests", re.search(
     r'^vllm:lora_requests_info\{max_lora="\d+",running_lora_adapters="a",waiting_lora_adapters=""\} 1\d{9}\.\d+', metrics,
     re.M) or not threads[1].is_alive(), re.findall("^vllm:lora.*", metrics, re.M))
-claim("one that is in use is unloaded", unload(s, "a") == (200, "Success: LoRA adapter 'a' removed successfully."))
-claim("its name is gone", names(s) == ["m", "b"] and post(s, "/v1/completions", dict(prompt="x", model="a"))[0] == 404)
+claim("one that is in use is unloaded",
+      unload(s, "a") == (200, "Success: LoRA adapter 'a' removed successfully."))
+claim("its name is gone",
+      names(s) == ["m", "b"] and post(s, "/v1/completions", dict(prompt="x", model="a"))[0] == 404)
 for t in threads:
     t.join(60)
 for m in want:
@@ -241,7 +259,8 @@ claim("adapters come and go", ok, i)
 if part == "all":
     mixture("loaded later", s, 1, ("m", "a"))
     status, text, _ = post(s, "/admin/reload", dict(checkpoint=f"{tmp}/merged"))
-    claim("other weights below an adapter", status == 200 and ask(s, "a", asked[0])[2] != alone["a"][0][2], text)
+    claim("other weights below an adapter", status == 200 and ask(s, "a", asked[0])[2] != alone["a"][0][2],
+          text)
     claim("both digests are named", "-lora-" + DIGEST["a"] in ask(s, "a", asked[0])[0])
     post(s, "/admin/reload", dict(checkpoint=MODEL))
     mixture("the weights are back", s, 1, ("m", "a"))

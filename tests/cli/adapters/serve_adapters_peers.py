@@ -6,7 +6,8 @@ import json
 import os
 import sys
 
-SIZES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=4,
+SIZES = dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=8,
+             num_key_value_heads=4,
              vocab_size=128, max_position_embeddings=128, tie_word_embeddings=False, pad_token_id=None,
              bos_token_id=None, eos_token_id=None)
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -16,12 +17,15 @@ GPT2 = dict(n_embd=64, n_layer=2, n_head=8, n_positions=128, vocab_size=128, n_i
             eos_token_id=None)
 NEOX = dict({k: v for k, v in SIZES.items() if k != "num_key_value_heads"}, rotary_pct=0.5)
 PARAMS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
-LATENT = dict(SIZES, num_key_value_heads=8, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8,
-              v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, n_shared_experts=1,
+LATENT = dict(SIZES, num_key_value_heads=8, q_lora_rank=24, kv_lora_rank=16, qk_nope_head_dim=8,
+              qk_rope_head_dim=8,
+              v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
+              n_shared_experts=1,
               first_k_dense_replace=1, moe_intermediate_size=32)
 # name: config class, its members, members of LoraConfig, layouts
 CASES = {
-    "llama": ("LlamaConfig", SIZES, dict(r=4, target_modules=LINEAR), ["--tp 2", "--tp 4", "--tp 8", "--pp 2"]),
+    "llama": ("LlamaConfig", SIZES, dict(r=4, target_modules=LINEAR),
+              ["--tp 2", "--tp 4", "--tp 8", "--pp 2"]),
     "bin": ("LlamaConfig", SIZES, dict(r=4, target_modules=LINEAR), ["--tp 2"]),
     "patterns": ("LlamaConfig", dict(SIZES, tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
                  dict(r=5, lora_alpha=16, use_rslora=True, target_modules=LINEAR,
@@ -29,8 +33,10 @@ CASES = {
                       alpha_pattern={"layers.0.self_attn.q_proj": 3}), ["--tp 4"]),
     "one_layer": ("MistralConfig", dict(SIZES, sliding_window=16),
                   dict(r=3, target_modules=["o_proj", "down_proj"], layers_to_transform=[1]), ["--tp 2"]),
-    "qwen2": ("Qwen2Config", dict(SIZES, tie_word_embeddings=True), dict(r=4, target_modules=LINEAR), ["--tp 8"]),
-    "qwen3": ("Qwen3Config", dict(SIZES, head_dim=16), dict(r=4, target_modules=LINEAR), ["--tp 2", "--cp 2"]),
+    "qwen2": ("Qwen2Config", dict(SIZES, tie_word_embeddings=True), dict(r=4, target_modules=LINEAR),
+              ["--tp 8"]),
+    "qwen3": ("Qwen3Config", dict(SIZES, head_dim=16), dict(r=4, target_modules=LINEAR),
+              ["--tp 2", "--cp 2"]),
     "gpt2": ("GPT2Config", GPT2, dict(r=4, target_modules=["c_attn", "c_proj", "c_fc"], fan_in_fan_out=True),
              ["--tp 2", "--tp 8"]),
     "neox": ("GPTNeoXConfig", NEOX, dict(r=6, target_modules=["query_key_value", "dense", "dense_h_to_4h",
@@ -46,13 +52,16 @@ CASES = {
     "experts": ("Qwen3MoeConfig", MOE, dict(r=3, target_modules=["q_proj"], target_parameters=PARAMS),
                 ["--tp 2", "--tp 4", "--tp 2 --cp 2"]),
     "downs": ("MixtralConfig", dict(SIZES, num_local_experts=4), dict(r=2, target_modules=["v_proj"],
-                                                                     target_parameters=PARAMS[1:]), ["--tp 2"]),
+                                                                     target_parameters=PARAMS[1:]),
+              ["--tp 2"]),
     "gptoss": ("GptOssConfig", dict(SIZES, num_local_experts=4, head_dim=8, intermediate_size=64,
                                     layer_types=["sliding_attention", "full_attention"], sliding_window=16),
                dict(r=3, target_modules=["q_proj", "o_proj"], target_parameters=PARAMS), ["--tp 4"]),
-    "shared": ("Qwen2MoeConfig", dict({k: v for k, v in MOE.items() if k != "head_dim"}, shared_expert_intermediate_size=48),
+    "shared": ("Qwen2MoeConfig",
+               dict({k: v for k, v in MOE.items() if k != "head_dim"}, shared_expert_intermediate_size=48),
                dict(r=2, target_modules=r".*\.(q_proj|shared_expert\.(gate|up|down)_proj)"), ["--tp 2"]),
-    "latent": ("DeepseekV3Config", LATENT, dict(r=3, target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa",
+    "latent": ("DeepseekV3Config", LATENT,
+               dict(r=3, target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa",
                                                                      "o_proj"]), ["--tp 2"]),
 }
 N, LENGTH = 5, 70
@@ -85,7 +94,8 @@ def make(where):
     for name, (kind, members, lora, _) in CASES.items():
         config = getattr(transformers, kind)(**members)
         folder = os.path.join(where, name)
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        model = transformers.AutoModelForCausalLM.from_config(config,
+            attn_implementation="eager").float().eval()
         randomise(model, 0.12)
         model.save_pretrained(folder + "/base")
         want = {"m": score(model, sequences(0))}
@@ -103,17 +113,21 @@ def check(where):
     folder = os.path.join(where, "experts")
     s = Server(folder + "/base", "--lora", f"a={folder}/a", "--tp", 2, "--ep", 2, wait=False)
     rc, err = s.wait(60)
-    claim("adapters of experts that ep divides are refused in a line", rc == 2 and err.count("\n") == 1 and "--ep" in err, (rc, err))
+    claim("adapters of experts that ep divides are refused in a line",
+          rc == 2 and err.count("\n") == 1 and "--ep" in err, (rc, err))
 
     for name, (_, _, _, layouts) in CASES.items():
         folder, first = os.path.join(where, name), None
         want = json.load(open(folder + "/want.json"))
         for layout in [""] + layouts:
             what = f"{name} {layout}"
-            s = Server(folder + "/base", "--lora", f"a={folder}/a", "--lora", f"b={folder}/b", *layout.split())
+            s = Server(folder + "/base", "--lora", f"a={folder}/a", "--lora", f"b={folder}/b",
+                       *layout.split())
             if not claim(f"{what}: starts", s.port is not None, b"".join(s.err)):
                 continue
-            jobs = [lambda m=m, ids=ids: s.complete(model=m, prompt=ids, max_tokens=3, echo=True, logprobs=1, temperature=0,
+            jobs = [lambda m=m,
+                    ids=ids: s.complete(model=m, prompt=ids, max_tokens=3, echo=True, logprobs=1,
+                                        temperature=0,
                                                     ignore_eos=True)["choices"][0]["logprobs"]["token_logprobs"][1:]
                     for ids in sequences(0) for m in "mab"]
             if first is None:

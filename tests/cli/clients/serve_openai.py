@@ -51,19 +51,22 @@ def valid(kind, x):
         return str(e)
 
 
-BODY = dict({k: v for k, v in ASK.items() if k != "extra_body"}, ignore_eos=True, tools=[{"type": "function", "name": "f",
+BODY = dict({k: v for k, v in ASK.items() if k != "extra_body"}, ignore_eos=True,
+            tools=[{"type": "function", "name": "f",
             "parameters": {}}], tool_choice="none", include=["message.output_text.logprobs"], top_logprobs=1)
 raw = json.loads(s.request("POST", "/v1/responses", BODY)[1])
 claim("a response is what the package's types say", not valid(Response, raw), valid(Response, raw))
 lines = s.request("POST", "/v1/responses", dict(BODY, stream=True))[1].decode().split("\n")
-wrong = [w for w in (valid(ResponseStreamEvent, json.loads(x[6:])) for x in lines if x.startswith("data: ")) if w]
+wrong = [w for w in (valid(ResponseStreamEvent,
+                           json.loads(x[6:])) for x in lines if x.startswith("data: ")) if w]
 claim("and so are its events", len(lines) > 20 and not wrong, wrong[:1])
 e = c.embeddings.create(model="m", input=["line 1", "line 2"], dimensions=8)
 one = c.embeddings.create(model="m", input="line 2", dimensions=8, encoding_format="float")
 claim("embeddings come as the package asks", len(e.data) == 2 and len(e.data[0].embedding) == 8
       and all(abs(a - b) < 1e-7 for a, b in zip(e.data[1].embedding, one.data[0].embedding)), e)
 claim("it is kept", c.responses.retrieve(r.id).output_text == r.output_text)
-claim("and gone on with", c.responses.create(previous_response_id=r.id, **ASK).usage.input_tokens > r.usage.input_tokens)
+claim("and gone on with",
+      c.responses.create(previous_response_id=r.id, **ASK).usage.input_tokens > r.usage.input_tokens)
 c.responses.delete(r.id)
 with c.chat.completions.create(stream=True, **dict(HI, max_tokens=400)) as left:
     next(iter(left))
@@ -88,8 +91,10 @@ refused(openai.NotFoundError, "another model",
 refused(openai.BadRequestError, "an unknown field",
         lambda: c.completions.create(prompt="a", **dict(GREEDY, extra_body={"no_such": 1})))
 refused(openai.NotFoundError, "a response that is gone", lambda: c.responses.retrieve(r.id))
-refused(openai.NotFoundError, "going on behind it", lambda: c.responses.create(previous_response_id=r.id, **ASK))
-refused(openai.BadRequestError, "a hosted tool", lambda: c.responses.create(tools=[{"type": "web_search"}], **ASK))
+refused(openai.NotFoundError, "going on behind it",
+        lambda: c.responses.create(previous_response_id=r.id, **ASK))
+refused(openai.BadRequestError, "a hosted tool",
+        lambda: c.responses.create(tools=[{"type": "web_search"}], **ASK))
 refused(openai.BadRequestError, "a prompt that is too long",
         lambda: c.completions.create(prompt=[5] * 100000, **GREEDY))
 rc, err = s.stop()
@@ -149,42 +154,53 @@ c = openai.OpenAI(base_url=f"http://{s.host}:{s.port}/v1", api_key="any", timeou
 ASK = dict(model="m", input="line 1", max_output_tokens=400, extra_body={"seed": 5})
 for seed in range(3):
     p = c.responses.parse(text_format=Answer, **dict(ASK, extra_body={"seed": seed}))
-    claim("an answer is parsed as its class", isinstance(p.output_parsed, Answer) and p.status == "completed", p)
+    claim("an answer is parsed as its class", isinstance(p.output_parsed, Answer) and p.status == "completed",
+          p)
 with c.responses.stream(text_format=Answer, **ASK) as events:
     kinds = [e.type for e in events]
     final = events.get_final_response()
-claim("and in a stream", isinstance(final.output_parsed, Answer) and "response.output_text.delta" in kinds, kinds)
+claim("and in a stream", isinstance(final.output_parsed, Answer) and "response.output_text.delta" in kinds,
+      kinds)
 anything = c.responses.create(text={"format": {"type": "json_object"}}, **dict(ASK, max_output_tokens=30))
 claim("any object begins as one", anything.output_text.lstrip()[:1] == "{", anything)
 TOOLS = [openai.pydantic_function_tool(get_weather), openai.pydantic_function_tool(now)]
 ONE = dict(ASK, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
 called = c.responses.parse(**ONE)
 calls = [x for x in called.output if x.type == "function_call"]
-claim("a call is parsed as its class", calls and all(isinstance(x.parsed_arguments, (get_weather, now)) for x in calls)
+claim("a call is parsed as its class",
+      calls and all(isinstance(x.parsed_arguments, (get_weather, now)) for x in calls)
       and called.output_text == "", called)
 with c.responses.stream(**ONE) as events:
     told = list(events)
     final = events.get_final_response()
 done = [e for e in told if e.type == "response.function_call_arguments.done"]
 pieces = [e.delta for e in told if e.type == "response.function_call_arguments.delta"]
-claim("and in a stream", [(x.name, x.arguments) for x in final.output] == [(x.name, x.arguments) for x in calls]
+claim("and in a stream",
+      [(x.name, x.arguments) for x in final.output] == [(x.name, x.arguments) for x in calls]
       and [e.arguments for e in done] == [x.arguments for x in calls] and "".join(pieces) == "".join(e.arguments for e in done),
       told)
-FLAT = [{"type": "function", "name": "get_weather", "strict": True, "parameters": TOOLS[0]["function"]["parameters"]},
+FLAT = [{"type": "function", "name": "get_weather", "strict": True,
+         "parameters": TOOLS[0]["function"]["parameters"]},
         {"type": "function", "name": "now", "strict": True, "parameters": TOOLS[1]["function"]["parameters"]}]
-named = c.responses.create(tools=FLAT, tool_choice={"type": "function", "name": "get_weather"}, parallel_tool_calls=False, **ASK)
+named = c.responses.create(tools=FLAT, tool_choice={"type": "function", "name": "get_weather"},
+                           parallel_tool_calls=False, **ASK)
 claim("a named tool is called, once", [x.name for x in named.output] == ["get_weather"]
       and get_weather.model_validate_json(named.output[0].arguments), named)
 again = c.responses.create(previous_response_id=named.id, tools=FLAT, tool_choice="none", **dict(
-    ASK, input=[{"type": "function_call_output", "call_id": named.output[0].call_id, "output": "rain"}], max_output_tokens=5))
+    ASK, input=[{"type": "function_call_output", "call_id": named.output[0].call_id, "output": "rain"}],
+        max_output_tokens=5))
 claim("and its result sent", again.usage.input_tokens > named.usage.input_tokens, again)
-raw = json.loads(s.request("POST", "/v1/responses", dict(model="m", input="a", tools=FLAT, tool_choice="required",
-                                                         parallel_tool_calls=False, max_output_tokens=400))[1])
+raw = json.loads(s.request("POST", "/v1/responses",
+                           dict(model="m", input="a", tools=FLAT, tool_choice="required",
+                                                         parallel_tool_calls=False,
+                                max_output_tokens=400))[1])
 claim("a response with calls is what the package's types say", not valid(Response, raw), valid(Response, raw))
-chat = c.chat.completions.parse(model="m", messages=[{"role": "user", "content": "line 1"}], response_format=Answer, seed=5,
+chat = c.chat.completions.parse(model="m", messages=[{"role": "user", "content": "line 1"}],
+                                response_format=Answer, seed=5,
                                 max_tokens=400)
 parsed = c.responses.parse(text_format=Answer, **ASK)
-claim("chats and responses are held alike", chat.choices[0].message.parsed == parsed.output_parsed, (chat, parsed))
+claim("chats and responses are held alike", chat.choices[0].message.parsed == parsed.output_parsed,
+      (chat, parsed))
 refused(openai.BadRequestError, "a keyword that is not honoured", lambda: c.responses.create(text={"format": {
     "type": "json_schema", "name": "n", "schema": {"type": "array", "contains": {}}}}, **ASK))
 s.stop()

@@ -11,19 +11,28 @@ TREE = {"$ref": "#/$defs/t", "$defs": {"t": {
                                      "left": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/t"}]}},
     "required": ["v", "left"], "additionalProperties": False}}}
 PERSON = {"type": "object", "properties": {
-    "name": {"type": "string", "minLength": 1, "maxLength": 6}, "age": {"type": "number", "minimum": 0.5, "maximum": 150},
-    "kind": {"enum": ["a", "bé", 3, None]}, "tags": {"type": "array", "items": {"type": "boolean"}, "minItems": 1,
+    "name": {"type": "string", "minLength": 1, "maxLength": 6},
+                                           "age": {"type": "number", "minimum": 0.5, "maximum": 150},
+    "kind": {"enum": ["a", "bé", 3, None]},
+                                           "tags": {"type": "array", "items": {"type": "boolean"},
+                                                    "minItems": 1,
                                                      "maxItems": 3},
-    "when": {"type": "string", "format": "date-time"}, "code": {"type": "string", "pattern": "^[A-F]{2}\\d+$", "maxLength": 9}},
+    "when": {"type": "string", "format": "date-time"},
+                                           "code": {"type": "string", "pattern": "^[A-F]{2}\\d+$",
+                                                    "maxLength": 9}},
     "required": ["name", "age", "kind", "tags", "when", "code"], "additionalProperties": False}
 
 
 def person(text):
     j = json.loads(text)
     when = r"\d{4}-(0[1-9]|1[0-2])-([0-2]\d|3[01])T[0-2]\d:[0-5]\d:[0-5]\d(\.\d{1,9})?(Z|[+-][0-2]\d:[0-5]\d)"
-    return (list(j) == ["name", "age", "kind", "tags", "when", "code"] and 1 <= len(j["name"]) <= 6 and 0.5 <= j["age"] <= 150
-            and j["kind"] in ("a", "bé", 3, None) and 1 <= len(j["tags"]) <= 3 and all(t in (True, False) for t in j["tags"])
-            and re.fullmatch(when, j["when"]) and re.fullmatch(r"[A-F]{2}\d+", j["code"]) and len(j["code"]) <= 9)
+    return (list(j) == ["name", "age", "kind", "tags", "when",
+                        "code"] and 1 <= len(j["name"]) <= 6 and 0.5 <= j["age"] <= 150
+            and j["kind"] in ("a", "bé", 3,
+                              None) and 1 <= len(j["tags"]) <= 3 and all(t in (True,
+                                  False) for t in j["tags"])
+            and re.fullmatch(when, j["when"]) and re.fullmatch(r"[A-F]{2}\d+",
+                j["code"]) and len(j["code"]) <= 9)
 
 
 def tree(text):
@@ -36,12 +45,18 @@ def tree(text):
 
 
 GBNF = 'root ::= sum "\\n"\nsum ::= part (("+" | "-") part){0,4}\npart ::= [0-9]{1,4} | "(" part ")"'
-CASES = [(dict(response_format={"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON, "strict": True}}), person),
-         (dict(structured_outputs={"json": TREE, "disable_any_whitespace": True}), lambda t: tree(t) and not re.search(r"\s", t)),
-         (dict(structured_outputs={"regex": "(ab|[c-f]{2}é)+!{1,3}"}), lambda t: re.fullmatch("(ab|[c-f]{2}é)+!{1,3}", t)),
-         (dict(structured_outputs={"choice": ["yes", "no", "perhaps é"]}), lambda t: t in ("yes", "no", "perhaps é")),
-         (dict(structured_outputs={"grammar": GBNF}), lambda t: re.fullmatch(r"[0-9()]+([+-][0-9()]+){0,4}\n", t)),
-         (dict(structured_outputs={"json": json.dumps({"type": "array", "items": {"const": 7}, "minItems": 2, "maxItems": 5})}),
+CASES = [(dict(response_format={"type": "json_schema",
+                                "json_schema": {"name": "p", "schema": PERSON, "strict": True}}), person),
+         (dict(structured_outputs={"json": TREE, "disable_any_whitespace": True}),
+          lambda t: tree(t) and not re.search(r"\s", t)),
+         (dict(structured_outputs={"regex": "(ab|[c-f]{2}é)+!{1,3}"}),
+          lambda t: re.fullmatch("(ab|[c-f]{2}é)+!{1,3}", t)),
+         (dict(structured_outputs={"choice": ["yes", "no", "perhaps é"]}),
+          lambda t: t in ("yes", "no", "perhaps é")),
+         (dict(structured_outputs={"grammar": GBNF}),
+          lambda t: re.fullmatch(r"[0-9()]+([+-][0-9()]+){0,4}\n", t)),
+         (dict(structured_outputs={"json": json.dumps({"type": "array", "items": {"const": 7}, "minItems": 2,
+                                                       "maxItems": 5})}),
           lambda t: 2 <= len(json.loads(t)) <= 5 and set(json.loads(t)) == {7})]
 DRAWN = dict(prompt="line 12: ", temperature=1.5, max_tokens=400)
 
@@ -79,7 +94,8 @@ def raw_logprobs(server):
         scored = server.complete(prompt=ids, max_tokens=0, echo=True, logprobs=0)["choices"][0]["logprobs"]
         n = len(c["token_ids"])
         claim(f"log-probs are the model's own: {str(case)[:60]}",
-              c["logprobs"]["token_logprobs"] == scored["token_logprobs"][-n:], c["logprobs"]["token_logprobs"][:4])
+              c["logprobs"]["token_logprobs"] == scored["token_logprobs"][-n:],
+              c["logprobs"]["token_logprobs"][:4])
 
 
 def refusals(server):
@@ -95,7 +111,8 @@ def refusals(server):
            ("left recursion", dict(structured_outputs={"grammar": "root ::= root \"a\" | \"b\""})),
            ("json_schema", dict(response_format={"type": "xml"})),
            ("is not known here", dict(structured_outputs={"regex": "a", "whitespace": 1})),
-           ("contradicts itself", dict(structured_outputs={"json": {"type": "integer", "minimum": 2, "maximum": 1}})),
+           ("contradicts itself",
+            dict(structured_outputs={"json": {"type": "integer", "minimum": 2, "maximum": 1}})),
            ("must be a text", dict(structured_outputs={"regex": 1})),
            ("leave no token", dict(structured_outputs={"regex": "a"}, allowed_token_ids=[98]))]
     for words, body in bad:
@@ -110,21 +127,26 @@ def ends(server):
           c["usage"]["completion_tokens"] == 1 and c["choices"][0]["finish_reason"] == "stop", c)
     c = server.complete(**dict(DRAWN, max_tokens=3, structured_outputs={"regex": "abcdef"}))["choices"][0]
     claim("max_tokens cuts an answer", (c["text"], c["finish_reason"]) == ("abc", "length"), c)
-    events = [json.loads(e) for e, _ in server.stream(**dict(DRAWN, structured_outputs={"regex": "ab{3}é"}))[1] if e[0] == "{"]
+    events = [json.loads(e)
+              for e, _ in server.stream(**dict(DRAWN, structured_outputs={"regex": "ab{3}é"}))[1] if e[0] == "{"]
     claim("a stream has the same text", "".join(e["choices"][0]["text"] for e in events) == "abbbé", events)
-    biased = dict(DRAWN, temperature=0, logit_bias={str(ord("n")): 90}, structured_outputs={"choice": ["yes", "no"]})
+    biased = dict(DRAWN, temperature=0, logit_bias={str(ord("n")): 90},
+                  structured_outputs={"choice": ["yes", "no"]})
     claim("the mask comes behind the bias", server.complete(**biased)["choices"][0]["text"] == "no")
 
 
 def chats(server):
-    body = dict(messages=[{"role": "user", "content": "hi"}], temperature=1.5, seed=4, max_tokens=400, **CASES[0][0])
+    body = dict(messages=[{"role": "user", "content": "hi"}], temperature=1.5, seed=4, max_tokens=400,
+                **CASES[0][0])
     status, data, _ = server.request("POST", "/v1/chat/completions", body)
     c = json.loads(data).get("choices", [{}])[0]
     claim("a chat's answer is JSON of the schema",
           status == 200 and c["finish_reason"] == "stop" and person(c["message"]["content"]), data)
-    body = dict(token_ids=[65, 66], sampling_params=dict(seed=4, max_tokens=9, structured_outputs={"choice": ["abc"]}))
+    body = dict(token_ids=[65, 66],
+                sampling_params=dict(seed=4, max_tokens=9, structured_outputs={"choice": ["abc"]}))
     status, data, _ = server.request("POST", "/inference/v1/generate", body)
-    claim("token ids are constrained, too", status == 200 and json.loads(data)["choices"][0]["token_ids"] == [97, 98, 99], data)
+    claim("token ids are constrained, too",
+          status == 200 and json.loads(data)["choices"][0]["token_ids"] == [97, 98, 99], data)
 
 
 s = Server(checkpoint, "--max-batch", 64, "--chat-template", template)
@@ -143,9 +165,11 @@ chats(s)
 s.stop()
 servers = [("tp 2, guesses", ("--tp", 2, "--speculate", "forced:4"))]
 if n_answers >= 1000:
-    servers += [("2 replicas", ("--replicas", 2)), ("pp 2", ("--pp", 2)), ("guesses, cp 2", ("--cp", 2, "--speculate", "ngram:4")),
+    servers += [("2 replicas", ("--replicas", 2)), ("pp 2", ("--pp", 2)),
+                ("guesses, cp 2", ("--cp", 2, "--speculate", "ngram:4")),
                 ("guesses, pp 2", ("--pp", 2, "--speculate", "suffix")),
-                ("guesses of a model, few pages", ("--speculate", checkpoint + ":3", "--ctx", 512, "--kv-memory", 3600000))]
+                ("guesses of a model, few pages",
+                 ("--speculate", checkpoint + ":3", "--ctx", 512, "--kv-memory", 3600000))]
 for name, args in servers:
     s = Server(checkpoint, *args)
     if claim(f"starts: {name}", s.port is not None, b"".join(s.err)):
@@ -154,6 +178,7 @@ for name, args in servers:
             text = s.request("GET", "/metrics")[1].decode()
             forced, right = (int(re.search(rf"^{n}_total\{{.*\}} (\d+)", text, re.M).group(1)) for n in (
                 "shardline:spec_decode_num_forced_tokens", "vllm:spec_decode_num_accepted_tokens"))
-            claim("tokens that a grammar forces are guessed, and right", 20 < forced and right > 0.95 * forced, (forced, right))
+            claim("tokens that a grammar forces are guessed, and right",
+                  20 < forced and right > 0.95 * forced, (forced, right))
         s.stop()
 finish()
