@@ -64,6 +64,8 @@ enum env_kind {
     X(TEST, SHARDLINE_IO_STALL, "op:N:MS: the N-th operation of this kind takes MS milliseconds longer") \
     X(TEST, SHARDLINE_IO_SHORT, "set: blocks of offloaded state are read and written in halves") \
     X(TEST, SHARDLINE_AIO, "threads: no io_uring for offloaded state") \
+    X(TEST, SHARDLINE_MAP, "off: folders are read, not mapped; rows: not packed; MS: a matrix every MS") \
+    X(TEST, SHARDLINE_LARGE_FOLIOS, "off: mapped files count as lying in small pages") \
     X(TEST, SHARDLINE_IO_RECORD, "file that gets a record of every operation that changes files") \
     X(TEST, SHARDLINE_MEMORY_ROOM, "bytes of free memory that the machine is taken to have") \
     X(TEST, SHARDLINE_MACHINE_ROOT, "folder that holds the proc and sys which tell the machine's memory") \

@@ -38,4 +38,7 @@ void machine_memory_text(const struct machine_memory *m, char out[MACHINE_TEXT])
  * segmentation fault and prints nothing. */
 int machine_check_stack(struct err *e);
 
+/* Memory nodes that the CPUs of this process lie in; at least 1. Any thread may call it. */
+int cpus_count_nodes(void);
+
 #endif

@@ -18,10 +18,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/memory/cpus.h"
 #include "base/trace.h"
 
 #define YIELD_NS 80000 /* of yields before a thread sleeps; a guess, to be measured in a training step */
 #define SPINS 100      /* polls before a thread yields, which is a system call: about 2 us */
+/* A thread that has a CPU to itself polls so long before it yields: a yield gives the CPU to any other
+ * program for a time slice, and the next loop of a step comes within microseconds. */
+#define SPIN_NS_BOUND 100000
 /* polls of a task for an earlier one before it yields: about 100 us, a step of attention takes 20 */
 #define TASK_SPINS 5000
 #define MOST_TASKS (INT64_C(1) << 30) /* of one job: tasks left is half of the ticket */
@@ -34,9 +38,19 @@ struct worker {
     pthread_t id;
 };
 
+/* The tasks of a thread that are left: first << 32 | end. */
+struct range {
+    _Alignas(64) _Atomic uint64_t left;
+};
+
 struct pool {
     int n_threads, n_started;
     struct worker *worker;
+    struct range *range; /* [n_threads] of pool_run_apart, with … */
+    task_fn *part_fn;    /* … its tasks */
+    void *part_arg;
+    _Atomic(pool_idle_fn *) idle; /* may be NULL */
+    void *idle_arg;
     _Atomic uint64_t ticket; /* job number << 32 | tasks left */
     _Atomic(task_fn *) fn;   /* the job … */
     _Atomic(void *) arg;
@@ -46,7 +60,8 @@ struct pool {
     _Atomic int caller_sleeps;
     _Alignas(64) _Atomic uint32_t n_jobs; /* workers sleep on this one */
     _Atomic int n_sleepers, stop;
-    struct trace *trace; /* may be NULL; set between jobs */
+    struct trace *trace;     /* may be NULL; set between jobs */
+    _Atomic int64_t spin_ns; /* polling beyond SPINS; 0: not bound */
     int is_bound;
     cpu_set_t before; /* the CPUs of the process before pool_pin */
 };
@@ -95,17 +110,40 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Polls, then yields, until there is a task or YIELD_NS have passed. */
-static void idle(struct pool *p)
+/* What threads wait for: a worker for a task or the end, the owner for the end of n tasks. */
+static int has_task(const struct pool *p, uint32_t n)
 {
-    for (int i = 0; i < SPINS && !left(p) && !atomic_load(&p->stop); i++)
-        pause_cpu();
-    int64_t until = clock_ns() + YIELD_NS;
-    while (!left(p) && !atomic_load(&p->stop)) {
-        if (clock_ns() > until)
-            return;
+    (void)n;
+    return left(p) || atomic_load(&p->stop);
+}
+static int all_done(const struct pool *p, uint32_t n) { return atomic_load(&p->n_done) == n; }
+
+/* Polls, then yields, until `is_met` or YIELD_NS have passed. Returns whether it is met. */
+static int wait_awake(const struct pool *p, int thread, int (*is_met)(const struct pool *, uint32_t),
+                      uint32_t n)
+{
+    int64_t spin_until = 0, until, now;
+    pool_idle_fn *const idle = atomic_load(&p->idle);
+    while (idle && idle(p->idle_arg, thread))
+        if (is_met(p, n))
+            return 1;
+
+    do {
+        for (int i = 0; i < SPINS; i++) {
+            if (is_met(p, n))
+                return 1;
+            pause_cpu();
+        }
+        now = clock_ns();
+        spin_until = spin_until ? spin_until : now + atomic_load(&p->spin_ns);
+    } while (now < spin_until);
+
+    for (until = now + YIELD_NS; !is_met(p, n); now = clock_ns()) {
+        if (now > until)
+            return 0;
         sched_yield();
     }
+    return 1;
 }
 
 static void *worker_main(void *arg)
@@ -114,7 +152,7 @@ static void *worker_main(void *arg)
     struct pool *p = w->pool;
     while (!atomic_load(&p->stop)) {
         work(p, w->thread);
-        idle(p);
+        wait_awake(p, w->thread, has_task, 0);
         uint32_t seen = atomic_load(&p->n_jobs);
         atomic_fetch_add(&p->n_sleepers, 1);
         if (!left(p) && !atomic_load(&p->stop))
@@ -133,18 +171,11 @@ static void call_workers(struct pool *p, int n)
 
 static void wait_done(struct pool *p, uint32_t n_tasks)
 {
-    int64_t until = 0;
-    for (int i = 0; i < SPINS && atomic_load(&p->n_done) != n_tasks; i++)
-        pause_cpu();
-    for (uint32_t done; (done = atomic_load(&p->n_done)) != n_tasks;) {
-        if (!until)
-            until = clock_ns() + YIELD_NS;
-        if (clock_ns() < until) {
-            sched_yield();
-            continue;
-        }
+    for (uint32_t done; !wait_awake(p, 0, all_done, n_tasks);) {
         atomic_store(&p->caller_sleeps, 1);
-        futex_wait(&p->n_done, done);
+        done = atomic_load(&p->n_done);
+        if (done != n_tasks)
+            futex_wait(&p->n_done, done);
         atomic_store(&p->caller_sleeps, 0);
     }
 }
@@ -177,6 +208,46 @@ void pool_run(struct pool *p, int64_t n_tasks, task_fn *fn, void *arg)
         run_job(p, i, (uint32_t)(n_tasks - i < MOST_TASKS ? n_tasks - i : MOST_TASKS), fn, arg);
 }
 
+/* Takes the first task of the range, or its last one. -1: none is left. */
+static int64_t take(struct range *r, int last)
+{
+    uint64_t was = atomic_load(&r->left), now;
+    do {
+        if (was >> 32 >= (uint32_t)was)
+            return -1;
+        now = last ? was - 1 : was + (UINT64_C(1) << 32);
+    } while (!atomic_compare_exchange_weak(&r->left, &was, now));
+    return (int64_t)(last ? (uint32_t)now : was >> 32);
+}
+
+/* The thread's own tasks, then the last ones of others. */
+static void run_part(void *arg, int64_t unused, int thread)
+{
+    struct pool *p = arg;
+    (void)unused;
+    for (int i = 0; i < p->n_threads; i++) {
+        struct range *r = &p->range[(thread + i) % p->n_threads];
+        for (int64_t task; (task = take(r, i > 0)) >= 0;)
+            p->part_fn(p->part_arg, task, thread);
+    }
+}
+
+void pool_run_apart(struct pool *p, int64_t n_tasks, task_fn *fn, void *arg)
+{
+    if (p->n_threads == 1 || n_tasks <= 1 || n_tasks > MOST_TASKS) {
+        pool_run(p, n_tasks, fn, arg);
+        return;
+    }
+    p->part_fn = fn;
+    p->part_arg = arg;
+    for (int i = 0; i < p->n_threads; i++) {
+        const uint64_t first = (uint64_t)(n_tasks * i / p->n_threads),
+                       end = (uint64_t)(n_tasks * (i + 1) / p->n_threads);
+        atomic_store(&p->range[i].left, first << 32 | end);
+    }
+    pool_run(p, p->n_threads, run_part, p);
+}
+
 void pool_relax(int64_t n_polls)
 {
     if (n_polls < TASK_SPINS)
@@ -196,7 +267,8 @@ int pool_open(struct pool **out, int n_threads, struct err *e)
     memset(p, 0, sizeof *p);
     p->n_threads = n_threads;
     p->worker = calloc((size_t)n_threads, sizeof *p->worker);
-    if (!p->worker) {
+    p->range = aligned_alloc(64, (size_t)n_threads * sizeof *p->range);
+    if (!p->worker || !p->range) {
         pool_close(p);
         return err_set(e, ERR_MEMORY, "no memory for a pool of %d threads", n_threads);
     }
@@ -225,32 +297,28 @@ void pool_close(struct pool *p)
     for (int i = 1; i <= p->n_started; i++)
         pthread_join(p->worker[i].id, NULL);
     free(p->worker);
+    free(p->range);
     free(p);
 }
 
 int pool_pin(struct pool *p, int which, int n_pools)
 {
-    cpu_set_t all, one;
-    int cpu[CPU_SETSIZE], n = 0;
-    if (sched_getaffinity(0, sizeof all, &all) < 0)
+    struct cpu_place place[CPU_SETSIZE];
+    cpu_set_t all, part;
+    if (sched_getaffinity(0, sizeof all, &all) < 0 || which < 0 || which >= n_pools)
         return 0;
-    for (int i = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(i, &all))
-            cpu[n++] = i;
-
-    int each = n_pools > 0 ? n / n_pools / p->n_threads : 0;
-    if (which < 0 || which >= n_pools || !each)
+    const int n = cpus_in_order(&all, place);
+    if (n / n_pools / p->n_threads < 1)
         return 0;
 
     for (int i = 0; i < p->n_threads; i++) {
-        CPU_ZERO(&one);
-        for (int k = 0; k < each; k++)
-            CPU_SET(cpu[(which * p->n_threads + i) * each + k], &one);
-        if (pthread_setaffinity_np(i ? p->worker[i].id : pthread_self(), sizeof one, &one))
+        cpus_part(place, n, which * p->n_threads + i, n_pools * p->n_threads, &part);
+        if (pthread_setaffinity_np(i ? p->worker[i].id : pthread_self(), sizeof part, &part))
             return 0;
     }
     p->before = all;
     p->is_bound = 1;
+    atomic_store(&p->spin_ns, SPIN_NS_BOUND);
     return 1;
 }
 
@@ -258,6 +326,12 @@ void pool_unpin_self(const struct pool *p)
 {
     if (p && p->is_bound)
         sched_setaffinity(0, sizeof p->before, &p->before);
+}
+
+void pool_idle(struct pool *p, pool_idle_fn *fn, void *arg)
+{
+    p->idle_arg = arg;
+    atomic_store(&p->idle, fn);
 }
 
 int pool_threads(const struct pool *p) { return p->n_threads; }

@@ -116,6 +116,24 @@ int hook_aio_threads(void)
     return way && !strcmp(way, "threads");
 }
 
+int hook_no_large_folios(void)
+{
+    const char *large = env_get(ENV_SHARDLINE_LARGE_FOLIOS);
+    return large && !strcmp(large, "off");
+}
+
+int hook_maps_weights(void)
+{
+    const char *how = env_get(ENV_SHARDLINE_MAP);
+    return !how || strcmp(how, "off");
+}
+
+int hook_packs_every_ms(void)
+{
+    const char *how = env_get(ENV_SHARDLINE_MAP);
+    return how ? !strcmp(how, "rows") ? -1 : atoi(how) : 0;
+}
+
 int64_t hook_free_memory(void)
 {
     const char *bytes = env_get(ENV_SHARDLINE_MEMORY_ROOM);

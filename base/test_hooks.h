@@ -8,6 +8,8 @@
  *   SHARDLINE_IO_STALL=op:N:MS     The N-th call of an operation takes MS milliseconds longer.
  *   SHARDLINE_IO_SHORT=1           hook_short_counts()
  *   SHARDLINE_AIO=threads          hook_aio_threads()
+ *   SHARDLINE_LARGE_FOLIOS=off     hook_no_large_folios()
+ *   SHARDLINE_MAP=off|rows|MS      hook_maps_weights(), hook_packs_every_ms()
  *   SHARDLINE_IO_RECORD=FILE       Every operation that changed a file or folder is appended to FILE: a
  *                                  struct hook_record, the path, the second path of a rename, the bytes of a
  *                                  write. tests/unit/format/crash_test.c derives what a crash may leave.
@@ -67,6 +69,13 @@ int hook_short_counts(void);
 
 /* 1: base/aio.h takes threads, as where the kernel has no io_uring. */
 int hook_aio_threads(void);
+
+/* 0: pserve reads every folder and maps none. */
+int hook_maps_weights(void);
+/* Milliseconds that pass between two matrices of a mapped folder that pserve packs; -1: it packs none. */
+int hook_packs_every_ms(void);
+/* 1: mapped files count as lying in small pages, as on a kernel without large folios (store/mapped.h). */
+int hook_no_large_folios(void);
 
 /* Bytes of free memory that the machine is taken to have; -1: ask the machine. */
 int64_t hook_free_memory(void);

@@ -517,6 +517,18 @@ int comm_agree(struct comm *c, int rc, struct err *e)
     return got;
 }
 
+int comm_agree_alike(struct comm *c, const uint64_t *own, int n, const char *differ, struct err *e)
+{
+    uint64_t first[8];
+    size_t bytes = (size_t)n * sizeof *own;
+
+    memcpy(first, own, bytes);
+    int rc = comm_broadcast(c, first, bytes, 0, e);
+    if (rc >= 0 && memcmp(first, own, bytes))
+        rc = err_set(e, ERR_CONFIG, "%s", differ);
+    return comm_agree(c, rc, e);
+}
+
 /* ---- groups ---- */
 static struct comm *group_of(struct comm *parent, const int64_t *colour)
 {

@@ -53,6 +53,8 @@ void world_close(struct world *w);
 /* This rank, and the number of ranks. Not collective. */
 int world_rank(const struct world *w);
 int world_size(const struct world *w);
+/* Ranks of this machine. */
+int world_node_size(const struct world *w);
 
 /* Name of the transport in use. Not collective. */
 const char *world_transport(const struct world *w);
@@ -193,6 +195,9 @@ int comm_all_to_all_v(struct comm *c, void *out, const int64_t *from, const void
  * rank that failed must still call it, so that all ranks stop or none does. An agreed error is no failure of
  * the world. */
 int comm_agree(struct comm *c, int rc, struct err *e);
+/* Agrees that all ranks have the n numbers (8 at most) of rank 0. Else ERR_CONFIG on every rank with the text
+ * `differ` of a rank that has others. Collective. */
+int comm_agree_alike(struct comm *c, const uint64_t *own, int n, const char *differ, struct err *e);
 
 /* ---- messages between two ranks of a group ---- */
 

@@ -190,6 +190,7 @@ void world_close(struct world *w)
 
 int world_rank(const struct world *w) { return w->at.rank; }
 int world_size(const struct world *w) { return w->at.size; }
+int world_node_size(const struct world *w) { return w->at.node_size; }
 
 const char *world_transport(const struct world *w) { return w->nccl ? transport_nccl.name : w->t->name; }
 
