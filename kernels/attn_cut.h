@@ -9,26 +9,19 @@
 
 #include "kernels/kernels.h"
 
-/* for host and GPU */
-#ifdef __CUDACC__
-#define CUT_FN static __host__ __device__ __forceinline__
-#else
-#define CUT_FN static inline __attribute__((unused))
-#endif
-
 /* Neighbouring positions [begin, end) of a document, whose first query is in row `row`. */
 struct attn_run {
     int64_t begin, end, row;
 };
 
 /* The documents of an attn_dx: whole sequences where they are not cut. */
-CUT_FN int attn_docs(const struct attn *a) { return a->cut.count ? a->cut.n_docs : a->n_seq; }
-CUT_FN const struct attn_seq *attn_doc(const struct attn *a) { return a->cut.count ? a->cut.doc : a->seq; }
+SMALL_FN int attn_docs(const struct attn *a) { return a->cut.count ? a->cut.n_docs : a->n_seq; }
+SMALL_FN const struct attn_seq *attn_doc(const struct attn *a) { return a->cut.count ? a->cut.doc : a->seq; }
 /* Leaves whose queries are here. */
-CUT_FN int attn_leaves(const struct attn *a) { return a->cut.count && !a->cut.one ? a->cut.count : 1; }
+SMALL_FN int attn_leaves(const struct attn *a) { return a->cut.count && !a->cut.one ? a->cut.count : 1; }
 
 /* The row of key `key` of a document in dk and dv. */
-CUT_FN int64_t attn_key_row(const struct attn *a, const struct attn_seq *doc, int64_t key)
+SMALL_FN int64_t attn_key_row(const struct attn *a, const struct attn_seq *doc, int64_t key)
 {
     const int64_t token = doc->row + key;
     if (!a->cut.count)
@@ -39,7 +32,7 @@ CUT_FN int64_t attn_key_row(const struct attn *a, const struct attn_seq *doc, in
 }
 
 /* Half 0 or 1 of the leaf-th of these leaves, as far as the document has it; begin >= end: not at all. */
-CUT_FN struct attn_run attn_run_of(const struct attn *a, const struct attn_seq *doc, int leaf, int half)
+SMALL_FN struct attn_run attn_run_of(const struct attn *a, const struct attn_seq *doc, int leaf, int half)
 {
     struct attn_run r = { 0, half ? 0 : doc->n_rows, doc->row };
     if (!a->cut.count)
@@ -57,7 +50,7 @@ CUT_FN struct attn_run attn_run_of(const struct attn *a, const struct attn_seq *
 
 /* The run's blocks of 64 positions of the document from block `from` on, before block `end`: how many;
  * *first: the first of them. A block that a run begins or ends in is a block of fewer queries. */
-CUT_FN int64_t attn_run_blocks(const struct attn_run *r, int64_t from, int64_t end, int64_t *first)
+SMALL_FN int64_t attn_run_blocks(const struct attn_run *r, int64_t from, int64_t end, int64_t *first)
 {
     const int64_t low = r->begin / ATTN_PAGE, high = (r->end + ATTN_PAGE - 1) / ATTN_PAGE;
     *first = low > from ? low : from;
@@ -66,7 +59,7 @@ CUT_FN int64_t attn_run_blocks(const struct attn_run *r, int64_t from, int64_t e
 }
 
 /* Positions of block b of a run: [*t0, *t0 + n), n the return value. */
-CUT_FN int64_t attn_run_block(const struct attn_run *r, int64_t b, int64_t *t0)
+SMALL_FN int64_t attn_run_block(const struct attn_run *r, int64_t b, int64_t *t0)
 {
     const int64_t end = (b + 1) * ATTN_PAGE < r->end ? (b + 1) * ATTN_PAGE : r->end;
     *t0 = b * ATTN_PAGE > r->begin ? b * ATTN_PAGE : r->begin;

@@ -6,6 +6,7 @@
 
 #include "base/env.h"
 #include "kernels/attn.h"
+#include "kernels/codes/codes_core.h"
 #include "kernels/fn.h"
 #include "kernels/gemm.h"
 #include "kernels/rows.h"
@@ -31,17 +32,18 @@ struct cpu_class {
     const struct gemm_ops *gemm;
     const struct attn_ops *attn;
     const struct row_ops *rows;
+    int wide; /* its plain panels are those of files: 32 columns side by side */
 };
 static const struct cpu_class classes[] = {
 /* best first */
 #if defined(__x86_64__)
-    { "avx512bf16", has_avx512bf16, &gemm_avx512bf16, &attn_avx512bf16, &rows_avx512 },
-    { "avx512", has_avx512, &gemm_avx512, &attn_avx512, &rows_avx512 },
-    { "avx2", has_avx2, &gemm_avx2, &attn_avx2, &rows_avx2 },
+    { "avx512bf16", has_avx512bf16, &gemm_avx512bf16, &attn_avx512bf16, &rows_avx512, 1 },
+    { "avx512", has_avx512, &gemm_avx512, &attn_avx512, &rows_avx512, 1 },
+    { "avx2", has_avx2, &gemm_avx2, &attn_avx2, &rows_avx2, 0 },
 #endif
-    { "portable", has_all, &gemm_portable, &attn_portable, &rows_portable },
+    { "portable", has_all, &gemm_portable, &attn_portable, &rows_portable, 1 },
     /* the GPU's text, for tests (simt/simt.c); only SHARDLINE_ISA chooses it */
-    { "simt", has_all, &gemm_simt, &attn_simt, &rows_simt },
+    { "simt", has_all, &gemm_simt, &attn_simt, &rows_simt, 0 },
 };
 #define N_CLASSES ((int)(sizeof classes / sizeof *classes))
 
@@ -60,6 +62,14 @@ static void fill(struct kernel_ops *ops, const struct cpu_class *c)
     ROW_OPS(X)
 #undef X
     ops->sum_squares = xsum_squares;
+}
+
+int dev_file_panels(const struct dev *d)
+{
+    int wide = 0;
+    for (int i = 0; i < N_CLASSES && !d->memory; i++)
+        wide |= classes[i].wide && !strcmp(classes[i].name, d->isa);
+    return wide;
 }
 
 static int denormals_live(void)
@@ -155,5 +165,6 @@ int cpu_choose(struct dev *d, struct kernel_ops *ops, const char **isa, struct e
 #endif
     fill(ops, &classes[i]);
     *isa = classes[i].name;
+    d->codes = codes_choose(d, *isa);
     return 0;
 }

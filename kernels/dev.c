@@ -9,6 +9,7 @@
 #include "kernels/cpu.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/dev_library.h"
+#include "kernels/gemm/read_ahead.h"
 #include "kernels/kernels.h"
 
 #define SLOTS 8
@@ -46,12 +47,28 @@ static struct dev *new_dev(const char *kind, struct mem *mem)
     return d;
 }
 
+static int open_pool(struct dev *d, int threads, struct err *e)
+{
+    int rc = pool_open(&d->pool, threads, e);
+    if (rc >= 0)
+        d->ahead = read_ahead_open(d->pool);
+    return rc;
+}
+
+static void close_pool(struct dev *d)
+{
+    pool_close(d->pool);
+    read_ahead_close(d->ahead);
+    d->pool = NULL;
+    d->ahead = NULL;
+}
+
 static int open_cpu(struct dev *d, int threads, struct err *e)
 {
     struct dev_priv *p = d->priv;
     int rc = 0;
     d->host = d;
-    TRY(pool_open(&d->pool, threads, e));
+    TRY(open_pool(d, threads, e));
     d->ops = &p->ops;
     TRY(cpu_choose(d, &p->ops, &d->isa, e));
     drop_scratch(d); /* the self-tests' */
@@ -118,18 +135,16 @@ void dev_close(struct dev *d)
         d->memory->close(d);
     if (d->host != d)
         dev_close(d->host);
-    else if (d->pool)
-        pool_close(d->pool);
+    else
+        close_pool(d);
     free(d->priv);
     free(d);
 }
 
 int dev_threads(struct dev *d, int threads, struct err *e)
 {
-    if (d->host->pool)
-        pool_close(d->host->pool);
-    d->pool = d->host->pool = NULL;
-    int rc = pool_open(&d->host->pool, threads, e);
+    close_pool(d->host);
+    int rc = open_pool(d->host, threads, e);
     d->pool = d->host->pool;
     return rc;
 }

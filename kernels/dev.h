@@ -68,8 +68,10 @@ struct dev_memory {
 struct dev {
     const struct kernel_ops *ops;    /* of this device and CPU class (kernels.h) */
     const char *kind;                /* "cpu" | "cuda", or what a device library sets */
+    const struct codes_ops *codes;   /* CPU: products over quantised panels (codes/codes_core.h) */
     const char *isa;                 /* "avx512bf16" | "avx512" | "avx2" | "portable" | "sm_90" … */
     struct pool *pool;               /* threads of the host */
+    struct read_ahead *ahead;        /* of a CPU: what its threads ask for while they wait; NULL: nothing */
     struct mem *mem;                 /* borrowed: the rank's counters */
     void *priv;                      /* state of dev.c */
     struct trace *trace;             /* borrowed; may be NULL (base/trace.h) */
@@ -102,6 +104,9 @@ int dev_threads(struct dev *d, int threads, struct err *e);
 void dev_numerics(struct dev *d, int fast);
 /* The kinds that this program was built with, for --version: "cpu" or "cpu cuda". */
 const char *dev_kinds(void);
+
+/* 1: plain panels as files have them (32 columns side by side) are those that this device's products read. */
+int dev_file_panels(const struct dev *d);
 
 /* Zeroed, aligned as mem_alloc's; counted in cat. NULL: none left. */
 void *dev_alloc(struct dev *d, enum mem_cat cat, size_t bytes);

@@ -15,12 +15,21 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "kernels/dev.h"
+#include "kernels/kv_codes.h"
+#include "kernels/panels.h"
 #include "kernels/tree.h"
+
+/* A small function for the host and for code that runs on a GPU. */
+#ifdef __CUDACC__
+#define SMALL_FN static __host__ __device__ __forceinline__
+#else
+#define SMALL_FN static inline __attribute__((unused))
+#endif
 
 /* The dtypes of arithmetic, and fp16, which is read from files and widened but never computed in. */
 enum dtype { DT_F32, DT_BF16, DT_F16, DT_COUNT };
 /* Bytes of an element. */
-static inline size_t dtype_size(enum dtype t) { return t == DT_F32 ? 4 : 2; }
+SMALL_FN size_t dtype_size(enum dtype t) { return t == DT_F32 ? 4 : 2; }
 /* "fp32" "bf16" "fp16" */
 const char *dtype_name(enum dtype t);
 
@@ -52,27 +61,46 @@ static inline struct mat mat_rows(struct mat m, int64_t r0, int64_t n)
     return m;
 }
 
-/* Weights packed for the forward product: panels of 32 outputs, contraction-major (kernels/NUMERICS.md). */
+/* Weights as the forward product reads them (panels.h). */
 struct panels {
-    void *p;      /* panels_bytes() bytes, 64-byte aligned, owned by the caller */
+    void *p;      /* PANEL_PLAIN: panels_bytes() bytes, 64-byte aligned, owned by the caller */
     int64_t n, k; /* outputs (all matrices together), contraction */
     enum dtype dt;
     struct leaves leaves; /* of k */
+    enum panel_kind kind;
+    /* Bytes from a panel to the next one (PANEL_ROWS: from a row to the next one); 0: there is no gap. */
+    int64_t stride;
+    /* Where outputs lie in several places: their runs in order, p is not used. 0: one run of n outputs at
+     * p. */
+    int n_runs;
+    const struct panel_run *run;     /* borrowed */
+    const struct panel_codes *codes; /* PANEL_CODES; borrowed */
 };
-/* Bytes of panels of n outputs over a contraction of k with these leaves. */
+/* Bytes of plain panels of n outputs over a contraction of k with these leaves. */
 size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l);
+/* The same for any kind: from n, k, dt, leaves, kind, stride and codes of w; all outputs in one run. */
+size_t panels_size(const struct panels *w);
+/* Bytes from a panel to the next one: w->stride, or what its 0 stands for. */
+int64_t panels_stride(const struct panels *w);
+/* Bytes from a panel's first leaf to leaf g: where a rank's leaves begin. w has all leaves. Plain panels:
+ * those of 32 columns side by side. */
+int64_t panels_leaf_at(const struct panels *w, int g);
+/* Elements of w[0..n_w), as linear_pack of a CPU takes them for p, that PANEL_B12 keeps as escapes. -1: the
+ * matrix does not fit that kind. */
+int64_t panels_escapes(struct dev *d, const struct panels *p, int n_w, const struct mat *w);
 /* For memory plans: raises bytes[0] and bytes[1] to what a product of the CPU takes of dev_scratch 0 and
- * 1. y is [m][n] of a contraction over k; linear has its weights packed, linear_dw packs both operands by
- * columns. An estimate, not exact to the byte. Products of experts: m, or for linear_dw k, is the number of
- * routed rows. */
-enum product_op { PRODUCT_LINEAR, PRODUCT_DX, PRODUCT_DW };
+ * 1. y is [m][n] of a contraction over k; linear has its weights packed (PRODUCT_UNPACKED: as panels that
+ * are not plain), linear_dw packs both operands by columns. An estimate, not exact to the byte. Products of
+ * experts: m, or for linear_dw k, is the number of routed rows. */
+enum product_op { PRODUCT_LINEAR, PRODUCT_UNPACKED, PRODUCT_DX, PRODUCT_DW };
 void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads,
                     size_t bytes[2]);
 
 /* One sequence of a batch, as attention sees it. Keys lie in pages of 64 positions, counted from the
  * sequence's first token. A page (of one layer, one rank) holds, for every local kv head h, K as
- * [head_dim][64] and V as [64][head_dim], elements of dt, at page[b] + page_off + h * 2 * 64 * head_dim *
- * size. Rows behind the last key are zero: 0 * NaN must not happen. */
+ * [head_dim][64] and V as [64][head_dim], elements of dt or codes (kv_codes.h), at page[b] + page_off + h *
+ * attn_head_bytes(); with KV_INT8 the scales of 64 keys and of 64 values follow, fp32. Rows behind the last
+ * key are zero: 0 * NaN must not happen. */
 struct attn_seq {
     int64_t row, n_rows; /* its rows in the batch */
     int64_t pos;         /* position of its first row; keys 0 .. pos + n_rows - 1 exist after rope_store */
@@ -112,15 +140,40 @@ struct attn {
     /* Latent attention. > 0: a value is the first v_dim components of its key, and a page holds, for every
      * kv head, K alone, attn_head_bytes() from the next one; 0: V lies behind K, as wide as K. */
     int v_dim;
+    enum kv_kind kv; /* of the pages, forward; backward they are of dt */
     /* For attn_dx. Where sequences are cut, seq lists the runs of neighbouring positions among the rows. */
     struct attn_cut cut;
 };
 /* Components of a value. */
-static inline int64_t attn_value_dim(const struct attn *a) { return a->v_dim > 0 ? a->v_dim : a->head_dim; }
-/* Bytes of one kv head in a page. */
-static inline size_t attn_head_bytes(const struct attn *a)
+SMALL_FN int64_t attn_value_dim(const struct attn *a) { return a->v_dim > 0 ? a->v_dim : a->head_dim; }
+/* "fp8"; of KV_OWN the dtype's name. */
+const char *kv_kind_name(enum kv_kind kv, enum dtype dt);
+/* Bytes of an element in a page. */
+SMALL_FN size_t kv_code_size(enum kv_kind kv, enum dtype dt)
 {
-    return (size_t)(a->v_dim > 0 ? 1 : 2) * ATTN_PAGE * (size_t)a->head_dim * dtype_size(a->dt);
+    return kv == KV_OWN ? dtype_size(dt) : kv == KV_BF16 ? 2 : 1;
+}
+SMALL_FN size_t attn_code_size(const struct attn *a) { return kv_code_size(a->kv, a->dt); }
+/* Bytes of K of one kv head in a page; V, or what is behind it, begins there. */
+SMALL_FN size_t attn_key_bytes(const struct attn *a)
+{
+    return ATTN_PAGE * (size_t)a->head_dim * attn_code_size(a);
+}
+/* Bytes of one kv head in a page. */
+SMALL_FN size_t attn_head_bytes(const struct attn *a)
+{
+    const size_t parts = a->v_dim > 0 ? 1 : 2, scales = a->kv == KV_INT8 ? ATTN_PAGE * sizeof(float) : 0;
+    return parts * (attn_key_bytes(a) + scales);
+}
+/* KV_INT8: where the scales of the keys of a kv head at p begin, and of its values. A value of latent
+ * attention is part of its key. */
+SMALL_FN size_t attn_key_scales(const struct attn *a)
+{
+    return (size_t)(a->v_dim > 0 ? 1 : 2) * attn_key_bytes(a);
+}
+SMALL_FN size_t attn_value_scales(const struct attn *a)
+{
+    return attn_key_scales(a) + (a->v_dim > 0 ? 0 : ATTN_PAGE * sizeof(float));
 }
 /* What the forward pass kept for attn_dx. */
 struct attn_kept {
@@ -133,7 +186,7 @@ struct head_norm {
     float eps;
     int plus_one; /* as of rms_norm */
 };
-/* Bytes of a page of one layer. */
+/* Bytes of a page of one layer, elements of dt. */
 static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
 {
     return (size_t)n_kv * 2 * ATTN_PAGE * (size_t)head_dim * dtype_size(dt);
@@ -266,6 +319,7 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  * RoPE. cos, sin: fp32 [position][rope_dim / 2]; component i pairs with i + rope_dim / 2; NULL: no rotation.
  *   rope_store     qkv fp32 [rows][(n_heads + 2 n_kv) head_dim] -> q (dt) rotated; k rotated and v into
  *                  the pages; all rounded. norm (may be NULL): every head of q and k is normed first.
+ *                  With codes the keys in qkv are used up.
  *   rope_back      dq, dk fp32 rotated back in place: what lies between RoPE and the rounding.
  *   head_norm_dx   dy fp32 = gradient of every head's RMS norm, in place; x: the heads before the norm.
  *   head_norm_dw   out[sequence][head_dim], row stride ld: Tree(heads) of a head's Tree(s.grain) of chains of
@@ -285,7 +339,8 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  * a head, turned by neighbours, (2 i, 2 i + 1) with cos, sin [position][r / 2].
  *   latent_q       q (dt) [rows][n_heads (v + r)]: head h is round(absorbed [h v, + v)), then the last r of
  *                  the head's raw components (raw.cols / n_heads a head), turned. absorbed, raw: fp32.
- *   latent_k       a page's key: c (dt) [rows][v], then raw fp32 [rows][r], turned; rounded.
+ *   latent_k       a page's key: c (dt) [rows][v], then raw fp32 [rows][r], turned; rounded. With codes
+ *                  raw is used up.
  *   latent_q_dx    the last r of every head of draw (dt) = round(the last r of dq's head, turned back);
  *                  other columns are left alone.
  *   latent_k_dx    dc fp32 [rows][v] = dk + dv; draw (dt) [rows][r] = round(the last r of dk, turned back).

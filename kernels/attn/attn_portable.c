@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/fn.h"
+#include "kernels/kv_codes.h"
 
 /* A vector of 16 floats as a plain struct; the compiler makes of it what the machine has. */
 struct lanes16 {
@@ -140,6 +141,14 @@ OPS V lanes_fma_flushed(V a, V b, V c)
     return c;
 }
 
+OPS V lanes_codes(const char *p, enum kv_kind kind)
+{
+    V v;
+    for (int i = 0; i < VW; i++)
+        v.x[i] = kv_code(p, kind, i);
+    return v;
+}
+
 OPS V lanes_keep(V a, int64_t n, V b)
 {
     for (int i = 0; i < VW; i++)
@@ -164,6 +173,8 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define V_FOLD_ADD_ROWS(x) lanes_fold_add_rows(x)
 #define V_FOLD_MAX_ROWS(x) lanes_fold_max_rows(x)
 #define V_HAS_MINUS_ZERO(x) lanes_has_minus_zero(x)
+#define V_FROM_INT8(p) lanes_codes(p, KV_INT8)
+#define V_FROM_FP8(p) lanes_codes(p, KV_FP8)
 #define V_FMA(a, b, c) lanes_fma(a, b, c)
 #define V_FMA_FLUSH(a, b, c) lanes_fma_flushed(a, b, c)
 #define FLUSH_BEGIN() ((void)0)

@@ -9,6 +9,7 @@
  * written as -0 when the call ends; entries above one of those have a lower place in the product's stack
  * and are copied up. Altered expert_leaf_zero: such a leaf is +0; expert_leaf_arrival: rows of a leaf last to
  * first. */
+#include "kernels/codes/codes_core.h"
 #include "kernels/gemm/product.h"
 
 #define BATCH_BYTES ((size_t)16 << 20)
@@ -178,7 +179,8 @@ static void run_all(struct dev *d, struct experts *x, void (*point)(const struct
 }
 
 /* ---- linear_experts, linear_dx_experts ---- */
-void gemm_linear_experts(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct listed x,
+void gemm_linear_experts(struct dev *d, const struct gemm_tiles *const *tiles,
+                         const struct gemm_kind (*kinds)[2], struct mat y, struct listed x,
                          const struct expert_rows *g, const struct panels *w)
 {
     struct experts all = { .g = g };
@@ -186,6 +188,10 @@ void gemm_linear_experts(struct dev *d, const struct gemm_tiles *const *tiles, s
     struct gemm_sum sum;
     if (g->begin[g->n] == 0)
         return;
+    if (w->kind == PANEL_CODES) {
+        codes_product(d, d->codes, y, x, g, w);
+        return;
+    }
     if (!experts_open(d, &all, 1, 0)) {
         experts_set_nan(d, y);
         return;
@@ -194,19 +200,21 @@ void gemm_linear_experts(struct dev *d, const struct gemm_tiles *const *tiles, s
     for (int e = 0; e < g->n; e++) {
         all.src[e] = rows_from(x, g, e);
         all.level[e] = (float *)y.p + g->begin[e] * y.ld;
-        const struct product p = { .tiles = tiles[w->dt],
-                                   .layout = GEMM_LINES,
-                                   .dt = w->dt,
-                                   .m = expert_row_count(g, e),
-                                   .n = w->n,
-                                   .panels = w[e].p,
-                                   .n_src = 1,
-                                   .src = &all.src[e],
-                                   .leaves = &w->leaves,
-                                   .level = &all.level[e],
-                                   .ld = y.ld,
-                                   .sum = sum };
-        experts_add(&all, &p, e, pool_threads(d->pool));
+        struct product p = { .tiles = tiles[w->dt],
+                             .layout = GEMM_LINES,
+                             .dt = w->dt,
+                             .m = expert_row_count(g, e),
+                             .n = w->n,
+                             .n_src = 1,
+                             .src = &all.src[e],
+                             .leaves = &w->leaves,
+                             .level = &all.level[e],
+                             .ld = y.ld,
+                             .sum = sum };
+        if (product_weights(&p, kinds, &w[e]))
+            experts_add(&all, &p, e, pool_threads(d->pool));
+        else
+            product_poison(&p);
     }
     run_all(d, &all, NULL);
 }

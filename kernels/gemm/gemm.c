@@ -16,11 +16,14 @@
 
 #include <stdalign.h>
 #include <string.h>
+#include "kernels/codes/codes_core.h"
 #include "kernels/gemm/product.h"
+#include "kernels/gemm/read_ahead.h"
 
 /* rows that run over a group of panels together: their packed lines stay in the L2 cache */
 #define CHUNK_ROWS 112
-#define GROUP_BYTES (1 << 20) /* panels that a task packs for itself */
+#define GROUP_BYTES (1 << 20)     /* panels that a task packs for itself */
+#define UNPACKED_BYTES (64 << 10) /* … that it decodes: they stay in the L2 cache beside the rows */
 /* columns of a group that goes by steps: what a step leaves is one row of these a row of a chunk */
 #define STEP_COLS 128
 #define STEP_TILES 3 /* fewer tiles do not go by steps: a panel is not read again */
@@ -35,22 +38,9 @@
 /* panels, or tiles of columns, that are packed together: rows are read 1 kB at a time */
 #define PIECES 8
 #define TASKS_A_THREAD 4
+/* of few rows, which is as fast as its weights are read: a task reads about so much, one behind the other */
+#define READ_BYTES (64 << 10)
 #define SMALL_UNITS 16384 /* waking the pool costs more than packing this much */
-
-static int64_t leaves_units(const struct leaves *l, enum dtype dt)
-{
-    int64_t units = 0;
-    for (int i = 0; i < l->n; i++)
-        units += gemm_units(dt, l->end[i] - (i ? l->end[i - 1] : 0));
-    return units;
-}
-
-size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l)
-{
-    /* whole: for one leaf of everything, in altered builds */
-    int64_t units = leaves_units(l, dt), whole = gemm_units(dt, k);
-    return (size_t)(ceil_div(n, GEMM_COLS) * GEMM_COLS * (units > whole ? units : whole)) * 4;
-}
 
 void sum_close(struct gemm_sum *s, enum dtype dt)
 {
@@ -152,12 +142,32 @@ void product_pack(void *arg, int64_t task, int thread)
         pack_lines(p, task);
 }
 
-static float *pack_group(const struct product *p, int64_t first, int64_t end, int thread)
+/* Panel i of B. */
+static struct gemm_panel panel_at(const struct product *p, int64_t i)
 {
-    float *to = p->buffers + thread * p->own;
+    if (p->w)
+        return gemm_panel_at(p->w, p->stride, i);
+    return (struct gemm_panel){ .first = i * GEMM_COLS, .n = (int)min_of(p->n - i * GEMM_COLS, GEMM_COLS) };
+}
+
+static void unpack_group(const struct product *p, float *to, int64_t first, int64_t end)
+{
+    for (int64_t i = first; i < end; i++) {
+        const struct gemm_panel panel = panel_at(p, i);
+        p->kind->unpack(to + (i - first) * p->n_units * GEMM_COLS, p->tiles->panel_cols, &panel, &p->sum);
+    }
+}
+
+/* Packs or unpacks the panels [first, end) into the thread's buffer. */
+static void pack_group(const struct product *p, float *to, int64_t first, int64_t end)
+{
     const int cols = p->tiles->panel_cols, in_panel = GEMM_COLS / cols;
     struct gemm_piece piece[PIECES];
     int n = 0;
+    if (p->w) {
+        unpack_group(p, to, first, end);
+        return;
+    }
     for (int64_t i = first * in_panel; i < end * in_panel; i++) {
         int64_t col = i * cols, left = p->n > col ? p->n - col : 0;
         piece[n++] = (struct gemm_piece){ to + (i - first * in_panel) * p->n_units * cols, left ? col : 0,
@@ -167,41 +177,6 @@ static float *pack_group(const struct product *p, int64_t first, int64_t end, in
             n = 0;
         }
     }
-    return to;
-}
-
-struct weights {
-    struct panels *p;
-    int n_w, cols;
-    const struct mat *w;
-    struct gemm_sum sum;
-    struct few_leaves leaves;
-};
-
-static void pack_weights(void *arg, int64_t panel, int thread)
-{
-    const struct weights *a = arg;
-    const char *rows[GEMM_COLS];
-    int64_t row = panel * GEMM_COLS, skip = row;
-    int count = 0;
-    (void)thread;
-    for (int i = 0; i < a->n_w && count < GEMM_COLS; i++) {
-        const struct mat *w = &a->w[i];
-        for (int64_t r = skip; r < w->rows && count < GEMM_COLS; r++)
-            rows[count++] = (const char *)w->p + r * w->ld * (int64_t)dtype_size(w->dt);
-        skip = skip > w->rows ? skip - w->rows : 0;
-    }
-    for (int in = 0; in < GEMM_COLS; in += a->cols)
-        gemm_pack_panel((float *)a->p->p + (row + in) * a->sum.end[a->sum.n - 1], a->cols, a->p->dt, &a->sum,
-                        rows + in, (int)min_of(count > in ? count - in : 0, a->cols));
-}
-
-void gemm_linear_pack(struct dev *d, const struct gemm_tiles *const *tiles, struct panels *p, int n_w,
-                      const struct mat *w)
-{
-    struct weights a = { .p = p, .n_w = n_w, .cols = tiles[p->dt]->panel_cols, .w = w };
-    sum_of_leaves(&a.sum, &a.leaves, p->dt, 1, &p->leaves);
-    pool_run(d->pool, ceil_div(p->n, GEMM_COLS), pack_weights, &a);
 }
 
 /* ---- tiles
@@ -245,21 +220,23 @@ static inline void prefetch_to_write(const float *p, int64_t n)
 /* The tiles of a task's step: rows from tile `chunk` on, columns from panel `first` on. */
 struct place {
     int64_t chunk, first;
+    int64_t col; /* of the output: where panel `first` begins */
     int thread;
 };
 
 /* Floats of the panels that a task packs for itself. */
 static int64_t group_floats(const struct product *p)
 {
-    return p->panels ? 0 : p->group * p->n_units * GEMM_COLS;
+    return p->in_place ? 0 : p->group * p->n_units * GEMM_COLS;
 }
 static float *spares_of(const struct product *p, int thread)
 {
     return p->buffers + thread * p->own + group_floats(p);
 }
 
+/* Tile `tile` of the columns from `col` on, of which its panel has n_cols. */
 static void run_tile(const struct product *p, const struct gemm_sum *s, const struct place *w, int64_t tile,
-                     int64_t col, const float *b)
+                     int64_t col, int64_t n_cols, const float *b)
 {
     int64_t row = tile_begin(p, tile), rows = tile_begin(p, tile + 1) - row, cols = p->tiles->cols;
     const int begun = s->depth_before + s->resumes, most = begun > s->depth_after ? begun : s->depth_after;
@@ -270,13 +247,13 @@ static void run_tile(const struct product *p, const struct gemm_sum *s, const st
                     ? p->level[e] + row * p->ld + col
                     : spares_of(p, w->thread) +
                           ((e - s->n_out) * CHUNK_ROWS + row - tile_begin(p, w->chunk)) * p->spare_ld + col -
-                          w->first * GEMM_COLS;
+                          w->col;
     if (begun == 0 || p->step_units)
         for (int e = s->depth_kept; e < most; e++)
             for (int64_t i = 0; i < rows; i++)
                 prefetch_to_write(at[e] + i * (e < s->n_out ? p->ld : s->spare_ld), cols);
-    if (p->n - col < cols)
-        run_narrow(p, s, fn, at, rows, p->n - col, tile_a(p, row), b);
+    if (n_cols < cols)
+        run_narrow(p, s, fn, at, rows, n_cols, tile_a(p, row), b);
     else
         fn(s, at, p->ld, tile_a(p, row), b);
 }
@@ -289,12 +266,13 @@ static int next_step(const struct product *p, struct gemm_sum *s, int *leaf, int
     const struct gemm_sum *all = &p->sum;
     if (*leaf == all->n)
         return 0;
-    *s = (struct gemm_sum){ .panel_units = p->n_units,
+    *s = (struct gemm_sum){ .panel_units = p->panel_units,
                             .begin = *stop,
                             .depth_before = s->depth_after - (s->merges == no_merge),
                             .n_out = p->n_levels,
                             .spare_ld = p->spare_ld,
                             .resumes = s->merges == no_merge,
+                            .elem_end = all->elem_end + *leaf,
                             .end = all->end + *leaf,
                             .merges = all->merges + *leaf };
     int depth = s->depth_kept = s->depth_before;
@@ -315,33 +293,43 @@ static int next_step(const struct product *p, struct gemm_sum *s, int *leaf, int
     return 1;
 }
 
-/* One step of the tiles [tile, tile_end), over the panels [first, end). */
-static void run_step(const struct product *p, const struct gemm_sum *s, const struct place *w,
-                     int64_t tile_end, int64_t end, const float *b)
+/* One step of the tiles [tile, tile_end), over the panels [first, end); packed: these, where the task packed
+ * them. */
+static void run_step(const struct product *p, struct gemm_sum *s, const struct place *w, int64_t tile_end,
+                     int64_t end, const float *packed)
 {
     const int64_t cols = p->tiles->cols, beside = p->tiles->panel_cols;
-    for (int64_t col = w->first * GEMM_COLS; col < min_of(end * GEMM_COLS, p->n); col += cols) {
-        const int64_t from = col - w->first * GEMM_COLS;
-        for (int64_t t = w->chunk; t < tile_end; t++)
-            run_tile(p, s, w, t, col, b + from / beside * beside * p->n_units + from % beside);
+    for (int64_t i = w->first; i < end; i++) {
+        const struct gemm_panel panel = panel_at(p, i);
+        const float *b = p->in_place ? (const float *)(const void *)panel.p
+                                     : packed + (i - w->first) * p->n_units * GEMM_COLS;
+        s->panel = p->in_place && p->kind ? &panel : NULL;
+        for (int64_t in = 0; in < panel.n; in += cols) {
+            s->in = (int)in;
+            const float *columns = b + in / beside * beside * p->panel_units + in % beside;
+            for (int64_t t = w->chunk; t < tile_end; t++)
+                run_tile(p, s, w, t, panel.first + in, panel.n - in, columns);
+        }
     }
 }
 
 void product_task(void *arg, int64_t task, int thread)
 {
     const struct product *p = arg;
-    int64_t group = task / p->parts, part = task % p->parts, panel_floats = p->n_units * GEMM_COLS;
-    int64_t first = group * p->group, end = min_of(first + p->group, ceil_div(p->n, GEMM_COLS));
+    int64_t group = task / p->parts, part = task % p->parts;
+    int64_t first = group * p->group, end = min_of(first + p->group, p->n_panels);
     int64_t n_tiles = p->tile_end - p->tile;
     int64_t tile = p->tile + n_tiles * part / p->parts, tile_end = p->tile + n_tiles * (part + 1) / p->parts;
-    const float *b = p->panels ? p->panels + first * panel_floats : pack_group(p, first, end, thread);
-    int64_t chunk = CHUNK_ROWS / p->rows;
+    const int64_t chunk = CHUNK_ROWS / p->rows, col = panel_at(p, first).first;
+    float *packed = p->buffers + thread * p->own;
+    if (!p->in_place)
+        pack_group(p, packed, first, end);
     for (; tile < tile_end; tile += chunk) {
-        const struct place w = { tile, first, thread };
+        const struct place w = { tile, first, col, thread };
         struct gemm_sum s = { .depth_after = p->sum.depth_before };
         int64_t stop = 0;
         for (int leaf = 0; next_step(p, &s, &leaf, &stop);)
-            run_step(p, &s, &w, min_of(tile + chunk, tile_end), end, b);
+            run_step(p, &s, &w, min_of(tile + chunk, tile_end), end, packed);
     }
 }
 
@@ -369,18 +357,19 @@ int64_t product_tasks(int threads) { return threads == 1 ? 1 : (int64_t)threads 
 
 static void split(struct product *p, int n_threads, int64_t tasks)
 {
-    int64_t n_panels = ceil_div(p->n, GEMM_COLS), panel_bytes = p->n_units * GEMM_COLS * 4;
+    const int64_t panel_bytes = p->n_units * GEMM_COLS * 4;
     p->rows = tile_rows(p);
     p->n_tiles = ceil_div(p->m, p->rows);
     p->low = p->m / p->n_tiles, p->n_high = p->m % p->n_tiles;
     p->step_units = p->n_tiles >= STEP_TILES && p->n_units > STEP_UNITS ? p->tiles->step_units : 0;
-    p->group = ceil_div(n_panels, tasks);
+    p->group = ceil_div(p->n_panels, tasks);
     if (p->step_units)
         p->group = min_of(p->group, STEP_COLS / GEMM_COLS);
-    if (!p->panels && panel_bytes > 0 && p->group > 1)
-        p->group = min_of(p->group, 1 + GROUP_BYTES / panel_bytes);
-    p->n_groups = ceil_div(n_panels, p->group);
-    p->block = n_threads == 1 && p->panels ? CHUNK_ROWS / p->rows : 1 + rows_packed(p) / p->rows;
+    if (!p->in_place && panel_bytes > 0 && p->group > 1)
+        p->group = min_of(p->group,
+                          1 + (p->w && p->w->kind == PANEL_B12 ? UNPACKED_BYTES : GROUP_BYTES) / panel_bytes);
+    p->n_groups = ceil_div(p->n_panels, p->group);
+    p->block = n_threads == 1 && p->in_place ? CHUNK_ROWS / p->rows : 1 + rows_packed(p) / p->rows;
     p->block = min_of(p->block, p->n_tiles);
     /* a part packs its panels again: not too small */
     p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->block, 4));
@@ -399,12 +388,13 @@ void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int
                          .m = m,
                          .n = n,
                          .n_units = gemm_units(dt, k),
-                         .panels = op == PRODUCT_LINEAR ? &(float){ 0 } : NULL,
+                         .n_panels = ceil_div(n, GEMM_COLS),
+                         .in_place = op == PRODUCT_LINEAR,
                          .sum.n = 1 };
     p.a_row = ceil_div(p.n_units, GEMM_LINE) * GEMM_LINE;
     split(&p, threads, product_tasks(threads));
     size_t a = (size_t)(min_of(m, p.block * p.rows) * p.a_row) * 4,
-           b = p.panels ? 0 : (size_t)(threads * p.group * p.n_units * GEMM_COLS) * 4;
+           b = p.in_place ? 0 : (size_t)(threads * p.group * p.n_units * GEMM_COLS) * 4;
     bytes[0] = a > bytes[0] ? a : bytes[0];
     bytes[1] = b > bytes[1] ? b : bytes[1];
 }
@@ -475,13 +465,36 @@ static int count_spares(const struct product *p)
     return most - p->n_levels;
 }
 
+int product_weights(struct product *p, const struct gemm_kind (*kinds)[2], const struct panels *w)
+{
+    p->w = w;
+    p->stride = panels_stride(w);
+    p->kind = w->kind == PANEL_PLAIN ? NULL : &kinds[w->kind][w->dt];
+    return !p->kind || p->kind->unpack;
+}
+
+/* Wider tiles for few rows; for panels that are not plain those that read them as they lie. */
+static void choose_tiles(struct product *p)
+{
+    const struct gemm_kind *kind = p->kind;
+    p->in_place = p->w &&
+                  (!kind || (kind->few && p->m <= (kind->few_rows ? kind->few_rows : kind->few->rows)));
+    if (kind && p->in_place)
+        p->tiles = kind->few;
+    else if (kind && kind->many)
+        p->tiles = kind->many;
+    if (p->tiles->few && p->m <= p->tiles->few->rows)
+        p->tiles = p->tiles->few;
+}
+
 int product_open(struct product *p, int threads, int64_t tasks)
 {
     if (p->m <= 0 || p->n <= 0 || p->sum.n <= 0)
         return 0;
-    if (p->tiles->few && p->m <= p->tiles->few->rows)
-        p->tiles = p->tiles->few;
+    choose_tiles(p);
+    p->n_panels = p->w ? gemm_panel_count(p->w) : ceil_div(p->n, GEMM_COLS);
     p->n_units = p->sum.end[p->sum.n - 1];
+    p->panel_units = p->in_place && p->stride ? p->stride / (4 * GEMM_COLS) : p->n_units;
     p->n_levels = p->sum.depth_before > p->sum.depth_after ? p->sum.depth_before : p->sum.depth_after;
     p->a_row = p->n_units * p->tiles->a_floats;
     if (p->layout == GEMM_LINES)
@@ -493,11 +506,30 @@ int product_open(struct product *p, int threads, int64_t tasks)
     return 1;
 }
 
+/* Whether the product is one reading of its weights, which threads share in long pieces. */
+static int is_reading(const struct product *p) { return p->in_place && p->n_tiles == 1 && !p->step_units; }
+
 /* The same, with scratch, for a product alone. */
 static int open_alone(struct dev *d, struct product *p)
 {
     const int threads = pool_threads(d->pool);
-    return product_open(p, threads, product_tasks(threads)) && products_take(d, p, 1);
+    if (!product_open(p, threads, product_tasks(threads)))
+        return 0;
+    if (threads > 1 && is_reading(p)) {
+        p->group = min_of(p->group, 1 + READ_BYTES / (p->n_units * GEMM_COLS * 4 + 1));
+        p->n_groups = ceil_div(p->n_panels, p->group);
+    }
+    return products_take(d, p, 1);
+}
+
+/* The tasks of a product that is one reading. */
+static void run_reading(struct dev *d, struct product *p)
+{
+    const int64_t rows = p->w->kind == PANEL_ROWS ? GEMM_COLS : 1; /* stride is that of a row there */
+    const int64_t plain = p->n_units * GEMM_COLS * 4;
+    const struct reading r = { panel_at(p, 0).p, p->n_panels * rows, min_of(plain, p->stride), p->stride };
+    read_ahead_begin(d->ahead, &r);
+    pool_run_apart(d->pool, p->n_groups, product_task, p);
 }
 
 int64_t product_next(struct product *p)
@@ -525,21 +557,27 @@ void product_run(struct dev *d, struct product *p)
         else
             for (int64_t i = 0; i < n; i++)
                 product_pack(p, i, 0);
-        pool_run(d->pool, p->n_groups * p->parts, product_task, p);
+        if (is_reading(p))
+            run_reading(d, p);
+        else
+            pool_run(d->pool, p->n_groups * p->parts, product_task, p);
     }
 }
 
-void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct mat x,
-                 const struct panels *w)
+void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, const struct gemm_kind (*kinds)[2],
+                 struct mat y, struct mat x, const struct panels *w)
 {
     float *level[1] = { y.p };
     const struct listed src = listed_of(x, NULL);
+    if (w->kind == PANEL_CODES) {
+        codes_product(d, d->codes, y, src, NULL, w);
+        return;
+    }
     struct product p = { .tiles = tiles[w->dt],
                          .layout = GEMM_LINES,
                          .dt = w->dt,
                          .m = x.rows,
                          .n = w->n,
-                         .panels = w->p,
                          .n_src = 1,
                          .src = &src,
                          .leaves = &w->leaves,
@@ -547,7 +585,9 @@ void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct ma
                          .ld = y.ld };
     struct few_leaves cuts;
     sum_of_leaves(&p.sum, &cuts, w->dt, 1, &w->leaves);
-    if (open_alone(d, &p))
+    if (!product_weights(&p, kinds, w))
+        product_poison(&p);
+    else if (open_alone(d, &p))
         product_run(d, &p);
 }
 

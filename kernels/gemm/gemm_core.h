@@ -6,7 +6,7 @@
  * with a zero half).
  *
  * packed B, a panel of 32 columns:     [unit][32], or for classes of narrower tiles [32 / C][unit][C]: C
- * columns side by side
+ * columns side by side; other kinds of panels: gemm_kind
  * packed A, a tile of R rows, lines:   [unit / 16][R][16]     copied from row-major rows, 64 bytes at a time
  *                             columns: [unit][R]              copied from contraction-major rows (weight
  *                             gradients)
@@ -38,6 +38,9 @@ struct gemm_sum {
     int64_t *end;        /* [n]: … and before this unit */
     uint8_t *merges;     /* [n]: additions of older sums after leaf i */
     int64_t panel_units; /* of all leaves: a panel's */
+    /* the panel that a tile reads as it lies (gemm_kind.few); NULL: b is a plain panel */
+    const struct gemm_panel *panel;
+    int in; /* first column of the tile in the panel */
     /* a step of a longer sum (classes with step_units): */
     int64_t begin;    /* its first unit */
     int resumes;      /* its first leaf continues: the chains are at level[depth_before] */
@@ -56,6 +59,35 @@ static inline struct index_order segment_order(int n)
 typedef void gemm_tile_fn(const struct gemm_sum *s, float *const *level, int64_t ld, const float *a,
                           const float *b);
 
+/* A block of weights in natural order becomes a piece of a panel: `units` units of 4 bytes at byte `off` of
+ * rows row[0 .. n_rows) become to[units][cols]; columns without a row become +0. bf16: pairs are turned, the
+ * earlier element goes to the upper half; is_single: the last unit has one element only. */
+struct gemm_block {
+    float *to;
+    int cols;
+    enum dtype dt;
+    const char *const *row;
+    int n_rows;
+    int64_t row_bytes; /* from a row to the next one; 0: not known */
+    int64_t off, units;
+    int is_single;
+};
+/* Asks for what is read after the 64 bytes at byte `off` of the block's rows: so many bytes ahead in the
+ * order of the file where rows lie a multiple of 4 KiB apart, else the same bytes of the rows after these. */
+#define BLOCK_AHEAD (128 << 10)
+#define BLOCK_FAR 4096
+static inline __attribute__((always_inline)) void gemm_block_ahead(const struct gemm_block *b, int64_t off)
+{
+    const int in_order = b->row_bytes % BLOCK_FAR == 0;
+    const char *p = b->row[0] + (in_order ? BLOCK_AHEAD + off * b->cols : off + b->cols * b->row_bytes);
+    const int64_t step = in_order ? 64 : b->row_bytes;
+    for (int i = 0; b->row_bytes && i < b->cols; i++, p += step)
+        __builtin_prefetch(p, 0, 2);
+}
+typedef void gemm_block_fn(const struct gemm_block *b);
+/* In plain C, for every class (gemm_pack.c). */
+void gemm_block_plain(const struct gemm_block *b);
+
 struct gemm_tiles { /* of one dtype and CPU class */
     int rows;       /* of the highest tile */
     /* … of the highest that holds a leaf's sum in registers until the next one's is there */
@@ -66,22 +98,52 @@ struct gemm_tiles { /* of one dtype and CPU class */
     int step_units; /* the most units of a step; 0: no steps */
     /* wider tiles for so many rows as they have, of the same packing; or NULL */
     const struct gemm_tiles *few;
+    gemm_block_fn *block;                              /* for panel_cols columns */
     gemm_tile_fn *fn[GEMM_LAYOUTS][GEMM_ROWS_MAX + 1]; /* by height */
 };
+/* One panel of weights, as the functions of a kind see it. */
+struct gemm_panel {
+    const struct panels *w; /* all of them: kind, stride, codes, k, leaves */
+    const char *p;          /* its first byte; PANEL_ROWS: its first row */
+    int64_t first;          /* its first output, among those of w */
+    int n;                  /* its outputs: 1 to 32 */
+};
+
+/* How products read panels that are not plain: of one kind, dtype and CPU class. */
+struct gemm_kind {
+    /* Tiles for products of few rows: they read the panel as it lies. b is its first byte, s->panel the rest.
+     * NULL: panels are always unpacked. */
+    const struct gemm_tiles *few;
+    /* Tiles over unpacked panels; NULL: those of the class. */
+    const struct gemm_tiles *many;
+    /* Writes the panel's units as a plain panel of the class, [32 / cols][units of s][cols]; outputs from
+     * from->n on are +0. A task unpacks its group of panels for a block of rows, on its thread. */
+    void (*unpack)(float *to, int cols, const struct gemm_panel *from, const struct gemm_sum *s);
+    int few_rows; /* the most rows for `few`; 0: those of one of its tiles */
+};
+/* Panels of w: a run begins with one of its own. */
+int64_t gemm_panel_count(const struct panels *w);
+/* Panel i; stride: panels_stride(w). */
+struct gemm_panel gemm_panel_at(const struct panels *w, int64_t stride, int64_t i);
+/* Units of all leaves. */
+int64_t gemm_leaves_units(const struct leaves *l, enum dtype dt);
+
 /* shared by the class with the bf16 instruction */
 extern const struct gemm_tiles gemm_tiles_avx512_f32;
 
 /* The ops over a class' tiles: tiles[DT_F32], tiles[DT_BF16]. */
 void gemm_linear_pack(struct dev *d, const struct gemm_tiles *const *tiles, struct panels *p, int n_w,
                       const struct mat *w);
-void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct mat x,
-                 const struct panels *w);
+/* kinds: by kind and dtype; NULL: the class reads plain panels only */
+void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, const struct gemm_kind (*kinds)[2],
+                 struct mat y, struct mat x, const struct panels *w);
 void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct mat dx, int n_w,
                     const struct mat *dy, const struct mat *w, const struct leaves *l);
 void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc,
                     int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len);
 /* experts.c */
-void gemm_linear_experts(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct listed x,
+void gemm_linear_experts(struct dev *d, const struct gemm_tiles *const *tiles,
+                         const struct gemm_kind (*kinds)[2], struct mat y, struct listed x,
                          const struct expert_rows *g, const struct panels *w);
 void gemm_linear_dx_experts(struct dev *d, const struct gemm_tiles *const *tiles, struct mat dx, int n_w,
                             const struct listed *dy, const struct mat *w, const struct leaves *l,
@@ -89,8 +151,8 @@ void gemm_linear_dx_experts(struct dev *d, const struct gemm_tiles *const *tiles
 void gemm_linear_dw_experts(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc,
                             int64_t ld, struct listed dy, struct listed x, const struct expert_rows *g);
 
-/* The table of one class, from its two sets of tiles. */
-#define GEMM_CLASS(class, f32, bf16) \
+/* The table of one class, from its two sets of tiles and its kinds of panels. */
+#define GEMM_CLASS(class, f32, bf16, kinds) \
     static const struct gemm_tiles *const class##_tiles[2] = { [DT_F32] = f32, [DT_BF16] = bf16 }; \
     static void class##_linear_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w) \
     { \
@@ -98,7 +160,7 @@ void gemm_linear_dw_experts(struct dev *d, const struct gemm_tiles *const *tiles
     } \
     static void class##_linear(struct dev *d, struct mat y, struct mat x, const struct panels *w) \
     { \
-        gemm_linear(d, class##_tiles, y, x, w); \
+        gemm_linear(d, class##_tiles, kinds, y, x, w); \
     } \
     static void class##_linear_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, \
                                   const struct mat *w, const struct leaves *l) \
@@ -113,7 +175,7 @@ void gemm_linear_dw_experts(struct dev *d, const struct gemm_tiles *const *tiles
     static void class##_linear_experts(struct dev *d, struct mat y, struct listed x, \
                                        const struct expert_rows *g, const struct panels *w) \
     { \
-        gemm_linear_experts(d, class##_tiles, y, x, g, w); \
+        gemm_linear_experts(d, class##_tiles, kinds, y, x, g, w); \
     } \
     static void class##_linear_dx_experts(struct dev *d, struct mat dx, int n_w, const struct listed *dy, \
                                           const struct mat *w, const struct leaves *l, \
@@ -131,15 +193,20 @@ void gemm_linear_dw_experts(struct dev *d, const struct gemm_tiles *const *tiles
                                     class##_linear_experts,   class##_linear_dx_experts, \
                                     class##_linear_dw_experts };
 
+/* gemm_kind.unpack of PANEL_ROWS, by the class' block. */
+void gemm_unpack_rows(float *to, int cols, const struct gemm_panel *from, const struct gemm_sum *s,
+                      gemm_block_fn *block);
+void gemm_unpack_rows_plain(float *to, int cols, const struct gemm_panel *from, const struct gemm_sum *s);
+
 /* Packing (gemm_pack.c). s gives leaves in elements and units; every function writes only what it names. */
 static inline int64_t gemm_units(enum dtype dt, int64_t n_elems)
 {
     return dt == DT_F32 ? n_elems : (n_elems + 1) / 2;
 }
-/* `cols` columns side by side (32 or 16), from rows w[0..n_rows) (n_rows <= cols, each contiguous over the
- * contraction); missing columns become +0. */
-void gemm_pack_panel(float *panel, int cols, enum dtype dt, const struct gemm_sum *s, const char *const *w,
-                     int n_rows);
+/* The columns of a panel that lie side by side in this class, from rows w[0 .. n_rows), each contiguous over
+ * the contraction; n_rows is at most that many, and missing columns become +0. row_bytes: gemm_block. */
+void gemm_pack_panel(float *panel, const struct gemm_tiles *tiles, enum dtype dt, const struct gemm_sum *s,
+                     const char *const *w, int n_rows, int64_t row_bytes);
 /* Row `row` as one of `rows` rows of a tile: its leaf g is leaf g (l[i]) of that row of every matrix
  * src[0..n_src) in turn. */
 void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct listed *src,

@@ -93,18 +93,58 @@ IN_CLONE void pack_panel_leaf(uint32_t *panel, int cols, enum dtype dt, const ch
 }
 
 PACK_CLONES
-void gemm_pack_panel(float *panel, int cols, enum dtype dt, const struct gemm_sum *s, const char *const *w,
-                     int n_rows)
+void gemm_block_plain(const struct gemm_block *b)
+{
+    const int64_t elems = b->dt == DT_F32 ? b->units : 2 * b->units - b->is_single;
+    uint32_t *to = (uint32_t *)(void *)b->to;
+    if (b->cols == GEMM_COLS)
+        pack_panel_leaf(to, GEMM_COLS, b->dt, b->row, b->n_rows, b->off, elems);
+    else
+        pack_panel_leaf(to, b->cols, b->dt, b->row, b->n_rows, b->off, elems);
+}
+
+/* Columns w[0 .. n_rows) of a panel, `cols` of them side by side. */
+static void pack_columns(float *panel, int cols, gemm_block_fn *block, enum dtype dt,
+                         const struct gemm_sum *s, const char *const *w, int n_rows, int64_t row_bytes)
 {
     for (int g = 0; g < s->n; g++) {
         int64_t begin = g ? s->elem_end[g - 1] : 0, unit = g ? s->end[g - 1] : 0;
-        int64_t off = begin * (int64_t)dtype_size(dt), n = s->elem_end[g] - begin;
-        uint32_t *to = (uint32_t *)(void *)panel + unit * cols;
-        if (cols == GEMM_COLS)
-            pack_panel_leaf(to, GEMM_COLS, dt, w, n_rows, off, n);
-        else
-            pack_panel_leaf(to, cols, dt, w, n_rows, off, n);
+        int64_t n = s->elem_end[g] - begin;
+        block(&(struct gemm_block){ .to = panel + unit * cols,
+                                    .cols = cols,
+                                    .dt = dt,
+                                    .row = w,
+                                    .n_rows = n_rows,
+                                    .row_bytes = n_rows > 0 ? row_bytes : 0,
+                                    .off = begin * (int64_t)dtype_size(dt),
+                                    .units = gemm_units(dt, n),
+                                    .is_single = dt == DT_BF16 && n % 2 });
     }
+}
+
+void gemm_pack_panel(float *panel, const struct gemm_tiles *tiles, enum dtype dt, const struct gemm_sum *s,
+                     const char *const *w, int n_rows, int64_t row_bytes)
+{
+    pack_columns(panel, tiles->panel_cols, tiles->block, dt, s, w, n_rows, row_bytes);
+}
+
+void gemm_unpack_rows(float *to, int cols, const struct gemm_panel *from, const struct gemm_sum *s,
+                      gemm_block_fn *block)
+{
+    const int64_t row_bytes = panels_stride(from->w), units = s->end[s->n - 1];
+    const char *row[GEMM_COLS];
+    for (int i = 0; i < from->n; i++)
+        row[i] = from->p + i * row_bytes;
+    for (int in = 0; in < GEMM_COLS; in += cols) {
+        const int left = from->n > in ? from->n - in : 0;
+        pack_columns(to + in * units, cols, block, from->w->dt, s, row + in, left < cols ? left : cols,
+                     row_bytes);
+    }
+}
+
+void gemm_unpack_rows_plain(float *to, int cols, const struct gemm_panel *from, const struct gemm_sum *s)
+{
+    gemm_unpack_rows(to, cols, from, s, gemm_block_plain);
 }
 
 /* ---- rows: lines of 16 units

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 #include "kernels/flushed.h"
+#include "kernels/gemm/b12.h"
 #include "kernels/gemm/gemm_core.h"
 
 #define V float
@@ -60,4 +61,11 @@ static inline float half_of(float pair, int upper)
 extern const struct gemm_tiles gemm_tiles_portable_bf16;
 #include "kernels/gemm/gemm_tile.inc"
 
-GEMM_CLASS(gemm_portable, &gemm_tiles_portable_f32, &gemm_tiles_portable_bf16)
+/* Kinds of panels, by kind and dtype (gemm_core.h). */
+static const struct gemm_kind kinds[PANEL_KINDS][2] = {
+    [PANEL_ROWS] = { [DT_F32] = { &gemm_tiles_portable_f32_natural, NULL, gemm_unpack_rows_plain },
+                     [DT_BF16] = { &gemm_tiles_portable_bf16_natural, NULL, gemm_unpack_rows_plain } },
+    [PANEL_B12] = { [DT_BF16] = { NULL, NULL, b12_unpack, 0 } }
+};
+
+GEMM_CLASS(gemm_portable, &gemm_tiles_portable_f32, &gemm_tiles_portable_bf16, kinds)

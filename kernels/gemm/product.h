@@ -14,13 +14,17 @@ struct product {
     int n_src;    /* A in lines: matrices and their leaves */
     const struct listed *src;
     const struct leaves *leaves;
-    const float *panels;        /* B packed, or NULL: rows of the contraction (b_rows) */
-    int64_t n_a_rows, n_b_rows; /* pointers to rows of the contraction that A, B need */
-    float *const *level;        /* the stack of sums, fp32 [m][n] */
+    const struct panels *w;       /* B in panels, or NULL: rows of the contraction (b_rows) */
+    const struct gemm_kind *kind; /* of w; NULL: plain */
+    int64_t n_a_rows, n_b_rows;   /* pointers to rows of the contraction that A, B need */
+    float *const *level;          /* the stack of sums, fp32 [m][n] */
     int64_t ld;
     struct gemm_sum sum;
     /* product_open: */
-    int64_t n_units, n_tiles;
+    int in_place;        /* tiles read w as it lies; 0: a task packs or unpacks its group of panels */
+    int64_t stride;      /* of w: bytes */
+    int64_t panel_units; /* of a plain panel as it lies: those of all leaves, of other ranks too */
+    int64_t n_units, n_tiles, n_panels;
     int rows;               /* of the highest tile used */
     int64_t low, n_high;    /* rows of a tile; the first n_high tiles have one more */
     int64_t tile, tile_end; /* those at hand: A is packed for `block` tiles at a time */
@@ -42,6 +46,8 @@ static inline int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Tasks that `threads` threads share well. */
 int64_t product_tasks(int threads);
+/* Fills what says where the weights of a forward product lie. 0: the class has no such kind. */
+int product_weights(struct product *p, const struct gemm_kind (*kinds)[2], const struct panels *w);
 /* Divides the product into about `tasks` tasks. 0: it has no elements or no leaves. */
 int product_open(struct product *p, int threads, int64_t tasks);
 /* Bytes of scratch that product p needs for itself: packed A and pointers. */

@@ -105,6 +105,17 @@ OPS V lanes_keep(V a, int64_t n, V b)
     return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(few), index)));
 }
 
+/* kv_from_fp8 of 8 codes: fp16 with another bias, which flushing does not touch; 480 there is NaN here */
+OPS V lanes_from_fp8(const char *p)
+{
+    const __m128i c = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)p)), 7);
+    const V y = V_MUL(_mm256_cvtph_ps(_mm_and_si128(c, _mm_set1_epi16((int16_t)0xbfff))), V_SET1(256));
+    const V sign = V_SET1(-0.0f);
+    const V nan = _mm256_cmp_ps(_mm256_andnot_ps(sign, y), V_SET1(480), _CMP_EQ_OQ);
+    return _mm256_blendv_ps(y, _mm256_or_ps(_mm256_and_ps(sign, y), V_SET1(FN_NAN)), nan);
+}
+#define V_FROM_FP8(p) lanes_from_fp8(p)
+#define V_FROM_INT8(p) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
 #define V_KEEP(x, n, y) lanes_keep(x, n, y)
 #define V_EXP(x) lanes_exp(x)
 #define V_EXP_DOWN(x) lanes_exp_down(x)
@@ -124,13 +135,20 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define TILE_LIST(kind, T) TILES_OF(kind, T, 2) T(kind, 1, 8)
 #define TILE_KINDS(n) \
     { \
-        TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n), TILE_NAMES(stream, n) \
+        TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n), TILE_NAMES(stream, n), \
+            TILE_NAMES(int8, n), TILE_NAMES(fp8, n) \
     }
 #define TILE_TABLE \
     { \
         { 64, \
           1, \
-          { { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 }, { tile_stream_1x8 } } }, \
+          { { tile_plain_1x8 }, \
+            { tile_flush_1x8 }, \
+            { NULL }, \
+            { tile_direct_1x8 }, \
+            { tile_stream_1x8 }, \
+            { tile_int8_1x8 }, \
+            { tile_fp8_1x8 } } }, \
             { 16, ANY_ROWS, TILE_KINDS(2) }, \
     }
 #define ATTN_OPS attn_avx2

@@ -104,6 +104,19 @@ OPS V lanes_keep(V a, int64_t n, V b)
     return _mm512_mask_mov_ps(b, (__mmask16)(n < 0 ? 0 : n > VW ? 0xffff : (1u << n) - 1), a);
 }
 
+/* kv_from_fp8 of 16 codes: fp16 with another bias, which flushing does not touch; 480 there is NaN here */
+OPS V lanes_from_fp8(const char *p)
+{
+    const __m256i c = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)), 7);
+    const __m512i y = _mm512_castps_si512(
+        V_MUL(_mm512_cvtph_ps(_mm256_and_si256(c, _mm256_set1_epi16((int16_t)0xbfff))), V_SET1(256)));
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(c, _mm256_set1_epi16(0x3fff)),
+                                                  _mm256_set1_epi16(0x3f80));
+    const __m512i sign = _mm512_and_si512(y, _mm512_set1_epi32((int)0x80000000u));
+    return _mm512_castsi512_ps(_mm512_mask_or_epi32(y, nan, sign, _mm512_set1_epi32(0x7fc00000)));
+}
+#define V_FROM_FP8(p) lanes_from_fp8(p)
+#define V_FROM_INT8(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p))))
 #define V_KEEP(x, n, y) lanes_keep(x, n, y)
 #define V_EXP(x) lanes_exp(x)
 #define V_EXP_DOWN(x) lanes_exp_down(x)
@@ -123,8 +136,32 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define V_STORE_PAIRS(p, low, high) \
     _mm512_storeu_si512(p, _mm512_rol_epi32((__m512i)_mm512_cvtne2ps_pbh(high, low), 16))
 #define V_FMA_PAIRS(a, b, c) _mm512_dpbf16_ps(c, (__m512bh)(a), (__m512bh)(b))
+/* x and y are exact in bf16 */
+#define V_PAIR(x, y) \
+    _mm512_castsi512_ps( \
+        _mm512_or_si512(_mm512_castps_si512(x), _mm512_srli_epi32(_mm512_castps_si512(y), 16)))
 #define V_LOAD_DIRECT(p, next) \
     _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(V_WIDE_HALVES(p), 16), V_WIDE_HALVES((p) + (next))))
+/* Pairs of two rows of fp8 codes, as words: what is normal is moved, what is not is looked up. The table goes
+ * by the low 5 bits: 0 to 7 are the codes below 2^-6, 31 is NaN. */
+OPS V lanes_pairs_fp8(const char *x, const char *y)
+{
+    const __m512i table = _mm512_set_epi16(0x7fc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                           0, 0, 0, 0x3c60, 0x3c40, 0x3c20, 0x3c00, 0x3bc0, 0x3b80, 0x3b00,
+                                           0);
+    const __m512i c =
+        _mm512_or_si512(_mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)x)), 16),
+                        _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)y)));
+    const __m512i m = _mm512_and_si512(c, _mm512_set1_epi16(0x7f));
+    const __m512i normal = _mm512_add_epi16(_mm512_slli_epi16(m, 4), _mm512_set1_epi16(0x3c00));
+    const __mmask32 other = _mm512_cmpgt_epu16_mask(_mm512_sub_epi16(m, _mm512_set1_epi16(8)),
+                                                    _mm512_set1_epi16(118));
+    const __m512i b = _mm512_mask_permutexvar_epi16(normal, other, m, table);
+    /* (c << 8 & 0x8000) | b */
+    return _mm512_castsi512_ps(
+        _mm512_ternarylogic_epi32(_mm512_slli_epi16(c, 8), _mm512_set1_epi16((int16_t)0x8000), b, 0xea));
+}
+#define V_PAIRS_FP8(x, y) lanes_pairs_fp8(x, y)
 /* the same from rows of bf16, the second one may be missing */
 #define V_LOAD_PAIRS(p, next, is_pair) \
     _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(V_WIDE_HALVES(p), 16), \
@@ -132,22 +169,31 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define TILE_KINDS(n) \
     { \
         TILE_NAMES(plain, n), TILE_NAMES(flush, n), TILE_NAMES(pairs, n), TILE_NAMES(direct, n), \
-            TILE_NAMES(stream, n) \
+            TILE_NAMES(stream, n), TILE_NAMES(int8, n), TILE_NAMES(fp8, n) \
     }
 #define TILE_ONE \
     { \
-        { tile_plain_1x8 }, { tile_flush_1x8 }, { tile_pairs_1x8 }, { tile_direct_1x8 }, { tile_stream_1x8 } \
+        { tile_plain_1x8 }, { tile_flush_1x8 }, { tile_pairs_1x8 }, { tile_direct_1x8 }, \
+            { tile_stream_1x8 }, { tile_int8_1x8 }, \
+        { \
+            tile_fp8_1x8 \
+        } \
     }
 #else
 #define HAVE_PAIRS 0
 #define V_LOAD_DIRECT(p, next) _mm512_castsi512_ps(_mm512_slli_epi32(V_WIDE_HALVES(p), 16))
 #define TILE_KINDS(n) \
     { \
-        TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n), TILE_NAMES(stream, n) \
+        TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n), TILE_NAMES(stream, n), \
+            TILE_NAMES(int8, n), TILE_NAMES(fp8, n) \
     }
 #define TILE_ONE \
     { \
-        { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 }, { tile_stream_1x8 } \
+        { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 }, { tile_stream_1x8 }, \
+            { tile_int8_1x8 }, \
+        { \
+            tile_fp8_1x8 \
+        } \
     }
 #endif
 #define TILE_LIST(kind, T) TILES_OF(kind, T, 4) TILES_OF(kind, T, 2) TILES_OF(kind, T, 1) T(kind, 1, 8)

@@ -5,6 +5,7 @@
  * in gemm_avx512.c. */
 #include <immintrin.h>
 #include "kernels/gemm/gemm_core.h"
+#include "kernels/x86/b12_avx2.h"
 
 #define HALF 16  /* columns of a panel side by side */
 #define STEP 256 /* units: 16 KiB of B */
@@ -72,7 +73,7 @@ static inline struct half half_add(struct half a, struct half b)
 #define V_LOAD(p) half_load(p)
 #define V_STORE(p, v) half_store(p, v)
 #define V_ADD(a, b) half_add(a, b)
-#define SECOND(b) ((b) + s->panel_units * HALF)
+#define SECOND(b) ((b) + TILE_UNITS * HALF)
 #define HALVES_ROW(p, q, x) \
     FMA_ROW((p).low, (p).high, x, b0, b1) \
     FMA_ROW((q).low, (q).high, x, b2, b3)
@@ -110,6 +111,25 @@ extern const struct gemm_tiles gemm_tiles_avx2_f32_few;
 extern const struct gemm_tiles gemm_tiles_avx2_bf16_few;
 #include "kernels/gemm/gemm_tile.inc"
 
+/* strips of whole panels */
+#define TILE(layout, rows) b12_##layout##_##rows
+#define TILE_SET gemm_tiles_avx2_b12
+#define TILE_ROWS 2
+#define TILE_HELD 0
+#define STEP_B(b) \
+    const __m256 b0 = upper(b), b1 = upper((b) + 8), b2 = upper((b) + HALF), b3 = upper((b) + HALF + 8);
+#define STEP_B_LOWER(b) \
+    const __m256 b0 = lower(b), b1 = lower((b) + 8), b2 = lower((b) + HALF), b3 = lower((b) + HALF + 8);
+#define PIN PIN_HALF
+#define CHAIN_STATE FLUSH_STATE
+#define CHAIN_ENTER FLUSH_ENTER
+#define CHAIN_LEAVE FLUSH_LEAVE
+#define STEP_ROW HALVES_ROW
+#define B12_PAIRED 0
+#define B12_RUN(ROWS) (void)pair;
+extern const struct gemm_tiles gemm_tiles_avx2_b12;
+#include "kernels/gemm/b12_tile.inc"
+
 #undef V
 #undef V_WIDTH
 #undef V_ZERO
@@ -133,7 +153,7 @@ extern const struct gemm_tiles gemm_tiles_avx2_bf16_few;
 #define TILE_HELD 0
 #define TILE_PANEL HALF
 #define TILE_STEP STEP
-#define TILE_FEW &gemm_tiles_avx2_f32_few
+#define TILE_FEW gemm_tiles_avx2_f32_few
 #define STEP_B(b) const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps((b) + 8);
 #define STEP_ROW(p, q, x) FMA_ROW(p, q, x, b0, b1)
 #define CHAIN_ENTER
@@ -148,7 +168,7 @@ extern const struct gemm_tiles gemm_tiles_avx2_f32;
 #define TILE_HELD 0
 #define TILE_PANEL HALF
 #define TILE_STEP STEP
-#define TILE_FEW &gemm_tiles_avx2_bf16_few
+#define TILE_FEW gemm_tiles_avx2_bf16_few
 #define STEP_B(b) const __m256 b0 = upper(b), b1 = upper((b) + 8);
 #define STEP_B_LOWER(b) const __m256 b0 = lower(b), b1 = lower((b) + 8);
 #define STEP_ROW(p, q, x) FMA_ROW(p, q, x, b0, b1)
@@ -159,4 +179,11 @@ extern const struct gemm_tiles gemm_tiles_avx2_f32;
 extern const struct gemm_tiles gemm_tiles_avx2_bf16;
 #include "kernels/gemm/gemm_tile.inc"
 
-GEMM_CLASS(gemm_avx2, &gemm_tiles_avx2_f32, &gemm_tiles_avx2_bf16)
+/* Kinds of panels, by kind and dtype (gemm_core.h). */
+static const struct gemm_kind kinds[PANEL_KINDS][2] = {
+    [PANEL_ROWS] = { [DT_F32] = { &gemm_tiles_avx2_f32_natural, NULL, gemm_unpack_rows_plain },
+                     [DT_BF16] = { &gemm_tiles_avx2_bf16_natural, NULL, gemm_unpack_rows_plain } },
+    [PANEL_B12] = { [DT_BF16] = { &gemm_tiles_avx2_b12, NULL, b12_unpack_avx2, 2 } }
+};
+
+GEMM_CLASS(gemm_avx2, &gemm_tiles_avx2_f32, &gemm_tiles_avx2_bf16, kinds)
