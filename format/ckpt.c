@@ -6,11 +6,13 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "base/io.h"
+#include "base/rnd.h"
 #include "base/tmp_folder.h"
 #include "format/fmt.h"
 #include "format/remote/remote_list.h"
 #include "format/hf/fused_experts.h"
 #include "format/hf/small_files.h"
+#include "format/native/panels_table.h"
 #include "store/store.h"
 
 static int is_url(const char *path)
@@ -159,6 +161,7 @@ void ckpt_close(struct ckpt *c)
     url_cache_close(c->remote);
     fmt_view_free(c->view);
     gguf_model_free(c->gguf);
+    panels_free(c->panels);
     io_close(c->hold);
     free(c->path);
     free(c->dir);
@@ -217,6 +220,21 @@ int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name)
 {
     const struct ckpt_tensor *t = fmt_find_tensor(c->tensor, c->n_tensors, role, name);
     return t ? (int)(t - c->tensor) : -1;
+}
+
+uint64_t ckpt_list_hash(const struct ckpt *c)
+{
+    const uint64_t odd = 0x9e3779b97f4a7c15u;
+    uint64_t h = (uint64_t)c->n_tensors;
+    for (int i = 0; i < c->n_tensors; i++) {
+        const struct ckpt_tensor *t = &c->tensor[i];
+        h = (h ^ rnd_stream(t->name)) * odd;
+        h = (h ^ (uint64_t)(t->role * 1024 + (int)t->dtype * 4 + (t->has_digest != 0))) * odd;
+        for (int d = 0; d < t->n_dims; d++)
+            h = (h ^ (uint64_t)t->shape[d]) * odd;
+        h ^= h >> 32;
+    }
+    return h;
 }
 
 int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, struct err *e)

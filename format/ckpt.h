@@ -89,6 +89,10 @@ int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, str
 int ckpt_n_tensors(const struct ckpt *c);
 const struct ckpt_tensor *ckpt_tensor(const struct ckpt *c, int i);
 int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name);
+/* A hash of what is listed: roles, names, dtypes, shapes, and which tensors have a digest. Ranks of several
+ * machines compare it: they may have opened folders that differ. */
+uint64_t ckpt_list_hash(const struct ckpt *c);
+#define CKPT_DIFFERS "its tensors are not those that the first rank has read: is it the same on all machines"
 
 /* Reads box b of tensor i into dst: row-major, contiguous, in the tensor's own dtype. Reads only the bytes
  * that it needs, in whole checksum blocks where the file has them, and checks those. ERR_INTEGRITY names the
@@ -102,6 +106,20 @@ int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int6
  * it uses anything. A CRC-32 of a record is computed from what passes. */
 int ckpt_read_unproven(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst,
                        struct err *e);
+/* Where neighbouring rows of a tensor lie in a file of this machine, as they are used: an element behind the
+ * other, in the tensor's own dtype. */
+struct ckpt_place {
+    const char *path; /* of the file; borrowed */
+    int64_t file_bytes;
+    int64_t offset;    /* byte of the first row's first element */
+    int64_t row_bytes; /* from a row to the next one */
+    int64_t rows;
+};
+/* Finds rows of box b of tensor i from row `first` on: as many of them as lie in one piece of a file. A row
+ * is what the box has of the last dim; dims before the last two have the extent 1; a vector is one row. Reads
+ * nothing and checks no checksum. Returns 1; 0 when they do not lie so: compressed, at a URL, computed, or a
+ * row in several pieces. */
+int ckpt_locate(const struct ckpt *c, int i, const struct box *b, int64_t first, struct ckpt_place *p);
 /* Bytes read from files so far. */
 int64_t ckpt_bytes_read(const struct ckpt *c);
 

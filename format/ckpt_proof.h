@@ -20,6 +20,10 @@ enum ckpt_proof ckpt_proof(const struct ckpt *c);
  * still the same. */
 int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e);
 
+/* Of the serve format: reads what a checkpoint has of a tensor besides its pieces. ERR_INTEGRITY names the
+ * tensor whose copy is another one. */
+int ckpt_check_copies(struct ckpt *c, struct err *e);
+
 /* For processes that share the reading: ckpt_proven_count numbers, for each checksum block the bytes that
  * this process has checked or read with ckpt_read_unproven. Add them up over all processes and set the sums
  * in each, so that ckpt_check_rest leaves out what the others did. */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "format/ckpt_proof.h"
 #include "format/ckpt_tensor.h"
+#include "format/panels_file.h"
 
 /* ---- one rank's files ---- */
 
@@ -64,6 +65,47 @@ int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, s
 int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e);
 /* Closes and removes the files, and frees s. NULL is allowed. */
 void ckpt_shard_abort(struct ckpt_shard *s);
+
+/* ---- the serve format: one file with the packs of a model (FORMAT.md, "Panels") ---- */
+
+#define PANELS_LEAVES 64 /* of a contraction, at most */
+/* A pack that is to be written. Packs are listed by unit, those of a unit in the order of use. */
+struct panels_pack {
+    int unit;
+    enum ckpt_panel_kind kind;
+    enum stored_dtype dtype;
+    int n_leaves;
+    int64_t leaf_end[PANELS_LEAVES]; /* elements; the last one is the contraction */
+};
+/* 1: 32 outputs, or n_out, fit in panels of kind b12. The element of output o and contraction element i lies
+ * at p + o * step[0] + i * step[1] (bytes). *escapes: values that their table does not hold. */
+int panels_b12_fits(const struct panels_pack *k, const char *p, const int64_t step[2], int n_out,
+                    int64_t *escapes);
+/* A piece of the file: a whole tensor in natural order, or a run of a pack. */
+struct panels_piece {
+    struct ckpt_tensor t; /* the name is borrowed until the file is closed */
+    struct box box;
+    int unit;                     /* the region that it lies in: a model's unit, or one behind all */
+    int pack;                     /* -1: natural order, the box is the tensor */
+    int place;                    /* runs of a pack lie in this order */
+    int out_dim, in_dim, is_copy; /* of struct ckpt_run */
+};
+struct panels_layout {
+    int n_packs, n_pieces;
+    const struct panels_pack *pack;
+    const struct panels_piece *piece;
+};
+/* Lays the file out and creates it in the folder dir, which exists. l is copied but for names; watch (or
+ * NULL) is borrowed until the file is closed. */
+struct panels_write;
+int panels_write_open(struct panels_write **out, const char *dir, const struct panels_layout *l,
+                      const struct ckpt_watch *watch, struct err *e);
+/* As ckpt_shard_put. Memory: what waits for its neighbours, about a unit; of a matrix stored [in][out] the
+ * whole. */
+int panels_write_put(struct panels_write *w, int piece, const void *data, int64_t n_elements, struct err *e);
+/* As ckpt_shard_close and ckpt_shard_abort. */
+int panels_write_close(struct panels_write *w, void **table, size_t *bytes, struct err *e);
+void panels_write_abort(struct panels_write *w);
 
 /* ---- the whole ---- */
 

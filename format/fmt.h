@@ -80,6 +80,7 @@ struct fmt_piece {
     /* Elements from one index of a dim to the next, owned by the checkpoint; lo is 0 and hi the whole box.
      * NULL: row-major. */
     const int64_t *stride;
+    int64_t run; /* 1 + the number of a run of panels that the piece is (panels_table.h); 0: it is none */
 };
 
 /* A small file beside the weights. */
@@ -143,7 +144,8 @@ struct ckpt {
 
     /* A view (ckpt_view.h) has only this, tensors and perhaps config; NULL: a checkpoint with files. */
     struct fmt_view *view;
-    struct gguf_model *gguf; /* of the driver of GGUF; or NULL */
+    struct gguf_model *gguf;   /* of the driver of GGUF; or NULL */
+    struct fmt_panels *panels; /* of the serve format; or NULL */
 };
 
 /* ---- views (ckpt_view.c) ---- */

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "format/fmt.h"
 #include "format/hf/safetensors.h"
+#include "format/native/panels_table.h"
 #include "store/url_cache.h"
 
 #define CHUNK ((int64_t)4 << 20) /* bytes read at once */
@@ -133,6 +134,11 @@ static int check_header(struct ckpt *c, int file, struct fmt_piece **piece, int 
     int rc = read_header(c, file, &t, e);
     if (rc < 0)
         return rc;
+    if (c->panels) {
+        rc = panels_check_header(c, file, &t, piece, n, e);
+        st_free(&t);
+        return rc;
+    }
     if (t.n != n)
         rc = err_set(e, ERR_INTEGRITY, "%s: its header has %d tensors, %s has %d pieces of it", f->path, t.n,
                      FMT_MANIFEST, n);
@@ -228,6 +234,8 @@ static int verify_data(struct ckpt *c, struct fmt_piece **here, struct err *e)
         rc = digest_piece(c, here[i], &d[here[i]->tensor], data, e);
     if (rc >= 0)
         rc = compare_digests(c, d, e);
+    if (rc >= 0)
+        rc = ckpt_check_copies(c, e);
     free(d);
     free(data);
     return rc < 0 ? rc : ckpt_check_rest(c, 0, 1, e);

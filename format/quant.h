@@ -144,4 +144,42 @@ const struct quant_stored *quant_part(const struct quant_weight *w, enum quant_r
 struct box quant_box(const struct quant_weight *w, const struct quant_stored *s, int n_dims,
                      const int64_t *shape, const struct box *b);
 
+/* ---- codes and scales one by one (quant/quant_codes.c), for programs that compute with them as they are
+ * stored. A value is (code - zero) * scale, without rounding; codes of floating-point forms have no zero. */
+
+enum quant_code { QUANT_CODE_S8, QUANT_CODE_U4, QUANT_CODE_E4M3, QUANT_CODE_E2M1 };
+enum quant_code_scale { QUANT_SCALED_F32, QUANT_SCALED_BF16, QUANT_SCALED_F16, QUANT_SCALED_E8M0 };
+
+/* What all parts of a weight have in common. */
+struct quant_code_form {
+    enum quant_code code;
+    enum quant_code_scale scale; /* the type that holds every scale */
+    int has_zeros;
+    int64_t group;    /* elements of the contraction under a scale; 0: all */
+    int dim_n, dim_k; /* which dims of the weight count outputs and elements of the contraction */
+    int n_dims;
+};
+/* Outputs n0 .. n1 - 1 and elements k0 .. k1 - 1 of the contraction, of expert e (0 where there are none). */
+struct quant_piece {
+    int64_t e, n0, n1, k0, k1;
+};
+struct quant_codes {
+    int64_t n_groups; /* that the elements k0 .. k1 - 1 have a part of */
+    uint8_t *code;    /* [n][k], one a byte: int8, 0..15, or the float's bits */
+    float *scale;     /* [n][n_groups] */
+    int16_t *zero;    /* the same, in the numbers of the codes; NULL: none */
+};
+
+struct quant_source;
+/* The quantised weights of c, a checkpoint that shows codes (borrowed). ERR_MEMORY, and as quant_open_ckpt
+ * and quant_settle. */
+int quant_source_open(struct quant_source **out, struct ckpt *c, struct err *e);
+void quant_source_close(struct quant_source *s); /* NULL is allowed */
+/* 1: the weight of this name has codes of a form that can be computed with, filled into f. 0: it has not. */
+int quant_source_form(const struct quant_source *s, const char *name, struct quant_code_form *f);
+/* Reads a piece of it; codes_free frees it, after an error too. Any thread, one at a time. */
+int quant_source_read(struct quant_source *s, const char *name, const struct quant_piece *p,
+                      struct quant_codes *out, struct err *e);
+void quant_codes_free(struct quant_codes *x); /* a zeroed one is fine */
+
 #endif

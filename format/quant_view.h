@@ -32,6 +32,12 @@ struct quant_wish {
  * their columns are no multiple of the kind's group. */
 int quant_views(struct ckpt **c, const struct quant_wish *wish, int *n_narrow, struct err *e);
 
+/* For a server: shows quantised weights, in a form of quant.h or as blocks of GGUF, as their values, and the
+ * configuration without the quantisation. The values are fp32 where tensor `first` is stored as F32 or F16,
+ * else bf16. Returns 1, with what the configuration calls them in text; 0: nothing is quantised, and *c stays
+ * as it is. Errors as of quant_dequantize(): *c is closed and NULL. */
+int quant_open_values(struct ckpt **c, const char *first, char text[64], struct err *e);
+
 /* ERR_USAGE, with what to do: the checkpoint holds quantised weights, as blocks of GGUF or in a form of
  * quant.h. For programs that compute with weights. */
 int quant_refuse(struct ckpt *c, struct err *e);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/io.h"
+#include "format/native/panels_table.h"
 #include "format/native/zst.h"
 #include "store/url_cache.h"
 
@@ -282,6 +283,21 @@ static int run_checked(struct cursor *k, char *dst, int64_t off, int64_t n, stru
     return 0;
 }
 
+int fmt_read_bytes(struct ckpt *c, int file, char *dst, int64_t off, int64_t n, struct err *e)
+{
+    const struct fmt_file *f = &c->file[file];
+    struct cursor k = { .c = c, .file = file, .block = -1 };
+    int rc = fmt_check_head(c, file, e);
+    while (n > 0 && rc >= 0) {
+        int64_t b = off / FMT_BLOCK, end = b * FMT_BLOCK + fmt_block_bytes(f, b),
+                m = end - off < n ? end - off : n;
+        rc = atomic_load(&f->seen[b]) ? fmt_pread(c, file, dst, m, off, e) : run_checked(&k, dst, off, m, e);
+        dst += m, off += m, n -= m;
+    }
+    cursor_drop(&k);
+    return rc < 0 ? rc : 0;
+}
+
 /* Counts bytes that the caller proves by digests. A block all of whose bytes are counted needs no check. */
 static int count_proven(struct ckpt *c, struct fmt_file *f, int64_t off, int64_t n, struct err *e)
 {
@@ -445,6 +461,10 @@ static void drop(struct ckpt *c, const struct fmt_file *f, int64_t off, int64_t 
 static int read_piece(struct ckpt *c, const struct fmt_piece *p, const struct request *q, int64_t *got,
                       struct err *e)
 {
+    if (p->run)
+        return panels_read(c, &c->panels->run[p->run - 1],
+                           &(struct panels_request){ q->box, q->lo, q->hi, q->dst }, got, e);
+
     const struct fmt_file *f = &c->file[p->file];
     struct cursor k = { .c = c, .file = p->file, .block = -1 };
     struct fmt_pass pass = { NULL };

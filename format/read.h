@@ -22,6 +22,9 @@ int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struc
 int64_t fmt_block_bytes(const struct fmt_file *f, int64_t b);
 /* Reads block b into data (FMT_BLOCK bytes; decompressed) and checks it. ERR_INTEGRITY. */
 int fmt_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *e);
+/* Reads n bytes at `off` of a file with checksums that is not compressed. Blocks that no one has read yet are
+ * checked. */
+int fmt_read_bytes(struct ckpt *c, int file, char *dst, int64_t off, int64_t n, struct err *e);
 /* Checks the blocks of the header, and the seek table of a compressed file, once. */
 int fmt_check_head(struct ckpt *c, int file, struct err *e);
 /* The first n bytes of a native file, checked, and a NUL behind them; the caller frees them. NULL: *e is

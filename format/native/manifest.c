@@ -92,6 +92,25 @@ json_t *manifest_ints(const int64_t *v, int n)
     return a;
 }
 
+json_t *manifest_shard_file(const char *name, int64_t length, const uint64_t *block, int64_t n_blocks,
+                            int n_pieces)
+{
+    return json_pack("{s:s, s:I, s:o, s:o, s:i}", "name", name, "length", (json_int_t)length, "checksum",
+                     manifest_sum128(fmt_sum_blocks(block, n_blocks)), "blocks",
+                     manifest_blocks(block, n_blocks), "n_pieces", n_pieces);
+}
+
+json_t *manifest_shard_piece(const struct ckpt_tensor *t, const struct box *b, int64_t lo, int64_t hi,
+                             int64_t offset, struct ckpt_digest digest)
+{
+    return json_pack("{s:s, s:i, s:i, s:b, s:o, s:s*, s:o, s:o, s:[I,I], s:I, s:o}", "name", t->name, "role",
+                     (int)t->role, "dtype", (int)t->dtype, "scalar", t->is_scalar, "shape",
+                     manifest_ints(t->shape, t->n_dims), MANIFEST_TAIL, t->tail, "start",
+                     manifest_ints(b->start, b->n_dims), "extent", manifest_ints(b->extent, b->n_dims),
+                     "range", (json_int_t)lo, (json_int_t)hi, "offset", (json_int_t)offset, "digest",
+                     manifest_sum128((struct sum128){ digest.lo, digest.hi }));
+}
+
 struct sum128 manifest_save_id(const struct ckpt_digests *d, const struct ckpt_layout *l)
 {
     char text[256], hex[33];

@@ -40,6 +40,17 @@ void manifest_put_orders(json_t *root, const struct ckpt_state *s);
 /* The reverse of both (native_read.c): members grain, orders and state of root become c->state. */
 int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, struct err *e);
 
+/* Required members (native_read.c): ERR_FORMAT where one is absent, of another type or below min. */
+int manifest_need_int(const json_t *o, const char *what, const char *key, int64_t min, int64_t *out,
+                      struct err *e);
+int manifest_need_text(const json_t *o, const char *what, const char *key, const char **out, struct err *e);
+
+/* Lines of a shard's table, which ckpt_seal merges: a file, whose n_pieces pieces follow; a piece. */
+json_t *manifest_shard_file(const char *name, int64_t length, const uint64_t *block, int64_t n_blocks,
+                            int n_pieces);
+json_t *manifest_shard_piece(const struct ckpt_tensor *t, const struct box *b, int64_t lo, int64_t hi,
+                             int64_t offset, struct ckpt_digest digest);
+
 /* manifest_counts.c: the member expert_counts of a state, and back. NULL: no memory. */
 json_t *manifest_counts(const struct ckpt_counts *counts);
 int manifest_read_counts(struct ckpt *c, const json_t *state, const char *path, struct err *e);

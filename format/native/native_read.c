@@ -8,11 +8,11 @@
 #include "base/jx.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
+#include "format/native/panels_table.h"
 #include "format/native/zst.h"
 
-/* Required members: an absent one, for which base/jx.h returns 0, is an error. */
-static int need_int(const json_t *o, const char *what, const char *key, int64_t min, int64_t *out,
-                    struct err *e)
+int manifest_need_int(const json_t *o, const char *what, const char *key, int64_t min, int64_t *out,
+                      struct err *e)
 {
     int rc = jx_int(o, what, key, out, e);
     if (rc < 0)
@@ -23,7 +23,7 @@ static int need_int(const json_t *o, const char *what, const char *key, int64_t 
     return 0;
 }
 
-static int need_text(const json_t *o, const char *what, const char *key, const char **out, struct err *e)
+int manifest_need_text(const json_t *o, const char *what, const char *key, const char **out, struct err *e)
 {
     int rc = jx_text(o, what, key, out, e);
     if (rc < 0)
@@ -34,7 +34,7 @@ static int need_text(const json_t *o, const char *what, const char *key, const c
 static int need_sum(const json_t *o, const char *what, const char *key, struct sum128 *out, struct err *e)
 {
     const char *hex;
-    int rc = need_text(o, what, key, &hex, e);
+    int rc = manifest_need_text(o, what, key, &hex, e);
     if (rc < 0)
         return rc;
     return fmt_parse_hex128(hex, out) == 0 ? 0
@@ -69,7 +69,7 @@ static int need_ints(const json_t *o, const char *what, const char *key, int64_t
 
 static int is_known(const char *feature)
 {
-    static const char *const known[] = { MANIFEST_COUNTS, MANIFEST_PLANES, MANIFEST_ZSTD };
+    static const char *const known[] = { MANIFEST_COUNTS, MANIFEST_PANELS, MANIFEST_PLANES, MANIFEST_ZSTD };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(feature, known[i]))
             return 1;
@@ -82,11 +82,11 @@ static int check_version(const json_t *root, const char *path, struct err *e)
     int64_t version = 0, block = 0;
     const json_t *must;
     int rc = 0;
-    TRY(need_text(root, path, "format", &format, e));
+    TRY(manifest_need_text(root, path, "format", &format, e));
     if (strcmp(format, MANIFEST_FORMAT))
         return err_set(e, ERR_FORMAT, "%s: format is \"%.60s\", this program reads \"%s\"", path, format,
                        MANIFEST_FORMAT);
-    TRY(need_int(root, path, "version", 0, &version, e));
+    TRY(manifest_need_int(root, path, "version", 0, &version, e));
     if (version != MANIFEST_VERSION)
         return err_set(e, ERR_FORMAT,
                        "%s: version %lld of the format, this program reads version %d: use a newer program",
@@ -100,7 +100,7 @@ static int check_version(const json_t *root, const char *path, struct err *e)
                 "%s: needs the feature \"%.60s\", which this program does not know: use a newer program",
                 path, feature ? feature : "?");
     }
-    TRY(need_int(root, path, "block_bytes", 1, &block, e));
+    TRY(manifest_need_int(root, path, "block_bytes", 1, &block, e));
     if (block != FMT_BLOCK)
         return err_set(e, ERR_FORMAT, "%s: blocks of %lld bytes, this version has %lld", path,
                        (long long)block, (long long)FMT_BLOCK);
@@ -115,7 +115,7 @@ static int read_layout(struct ckpt *c, const json_t *root, const char *path, str
         int64_t v = 0;
         if (manifest_layout[i].optional && !json_object_get(o, manifest_layout[i].key))
             continue;
-        int rc = need_int(o, path, manifest_layout[i].key, 0, &v, e);
+        int rc = manifest_need_int(o, path, manifest_layout[i].key, 0, &v, e);
         if (rc < 0)
             return rc;
         if (v > 1 << 24)
@@ -133,7 +133,7 @@ static int read_order(int *to, const json_t *orders, const char *key, const char
     int64_t n = 1;
     if (!json_object_get(orders, key))
         return 0;
-    int rc = need_int(orders, path, key, 1, &n, e);
+    int rc = manifest_need_int(orders, path, key, 1, &n, e);
     if (rc < 0)
         return rc;
     if (n > MOST || (n & (n - 1)))
@@ -166,15 +166,15 @@ int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, st
     const char *seed = "";
     int64_t grain = 0;
     int rc = 0;
-    TRY(need_int(root, path, "grain", 0, &grain, e));
+    TRY(manifest_need_int(root, path, "grain", 0, &grain, e));
     s->grain = (int)grain;
     TRY(read_orders(s, root, path, e));
     if (!o || json_is_null(o))
         return 0;
-    TRY(need_int(o, path, "step", 0, &s->step, e));
-    TRY(need_int(o, path, "epoch", 0, &s->epoch, e));
-    TRY(need_int(o, path, "sample", 0, &s->sample, e));
-    TRY(need_text(o, path, "seed", &seed, e));
+    TRY(manifest_need_int(o, path, "step", 0, &s->step, e));
+    TRY(manifest_need_int(o, path, "epoch", 0, &s->epoch, e));
+    TRY(manifest_need_int(o, path, "sample", 0, &s->sample, e));
+    TRY(manifest_need_text(o, path, "seed", &seed, e));
     if (strlen(seed) != 16 || fmt_parse_hex(seed, 16, &s->seed))
         return err_set(e, ERR_FORMAT, "%s: seed is not 16 hex digits", path);
     run = json_object_get(o, "run");
@@ -222,10 +222,10 @@ static int read_tensor(struct ckpt *c, struct ckpt_tensor *t, const json_t *o, c
     struct sum128 digest = { 0, 0 };
     int64_t bytes;
     int rc = 0;
-    TRY(need_text(o, path, "name", &name, e));
+    TRY(manifest_need_text(o, path, "name", &name, e));
     TRY(fmt_name_check(name, strlen(name), path, e));
-    TRY(need_text(o, path, "role", &role, e));
-    TRY(need_text(o, path, "dtype", &dtype, e));
+    TRY(manifest_need_text(o, path, "role", &role, e));
+    TRY(manifest_need_text(o, path, "dtype", &dtype, e));
     if (role_of(role) < 0 || stored_dtype_find(dtype) < 0)
         return err_set(e, ERR_FORMAT,
                        "%s: %s has role %.40s and dtype %.40s, this program does not know both", path, name,
@@ -282,22 +282,23 @@ static int read_piece(struct ckpt *c, struct fmt_piece *p, int file, const json_
     int64_t tensor = 0, range[2], bits;
     const struct fmt_file *f = &c->file[file];
     int n = 0, n2 = 0, rc = 0;
-    TRY(need_int(o, path, "tensor", 0, &tensor, e));
+    TRY(manifest_need_int(o, path, "tensor", 0, &tensor, e));
     if (tensor >= c->n_tensors)
         return err_set(e, ERR_FORMAT, "%s: a piece of tensor %lld, there are %d", path, (long long)tensor,
                        c->n_tensors);
     p->tensor = (int)tensor;
     p->file = file;
-    TRY(need_int(o, path, "offset", 8, &p->offset, e));
+    TRY(manifest_need_int(o, path, "offset", 8, &p->offset, e));
     TRY(need_ints(o, path, "start", p->box.start, 1, BOX_DIMS, &n, e));
     TRY(need_ints(o, path, "extent", p->box.extent, n, n, &p->box.n_dims, e));
     TRY(need_ints(o, path, "range", range, 2, 2, &n2, e));
     p->lo = range[0];
     p->hi = range[1];
     const struct ckpt_tensor *t = &c->tensor[tensor];
+    int natural = !json_object_get(o, MANIFEST_PACK); /* a run of panels lies where its pack does */
     if (p->lo < 0 || p->hi < p->lo ||
         __builtin_mul_overflow(p->hi - p->lo, (int64_t)stored_dtype_bits(t->dtype), &bits) ||
-        p->offset > f->bytes || bits / 8 > f->bytes - p->offset)
+        p->offset > f->bytes || (natural && bits / 8 > f->bytes - p->offset))
         return err_set(e, ERR_FORMAT, "%s: a piece of %s%s passes the end of %s at %lld", path,
                        ckpt_role_prefix[t->role], t->name, f->name, (long long)f->bytes);
 out:
@@ -307,7 +308,7 @@ out:
 static int read_blocks(struct fmt_file *f, const json_t *o, const char *path, struct err *e)
 {
     const char *hex = "";
-    int rc = need_text(o, path, "blocks", &hex, e);
+    int rc = manifest_need_text(o, path, "blocks", &hex, e);
     int64_t n = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
     if (rc < 0)
         return rc;
@@ -358,8 +359,10 @@ static int grow_pieces(struct ckpt *c, int64_t n, size_t *room, const char *path
     return 0;
 }
 
-/* Of the last file. */
-static int read_pieces(struct ckpt *c, struct jx_slice list, size_t *room, const char *path, struct err *e)
+/* Of the last file, whose packs begin at first_pack. A copy of panels is no piece: pieces cover a tensor
+ * once. */
+static int read_pieces(struct ckpt *c, struct jx_slice list, int first_pack, size_t *room, const char *path,
+                       struct err *e)
 {
     struct fmt_file *f = &c->file[c->n_files - 1];
     struct jx_walk w = jx_walk(list);
@@ -372,11 +375,13 @@ static int read_pieces(struct ckpt *c, struct jx_slice list, size_t *room, const
         memset(p, 0, sizeof *p);
         TRY(jx_walk_parse(&w, path, &o, e));
         TRY(read_piece(c, p, c->n_files - 1, o, path, e));
+        int kept = json_object_get(o, MANIFEST_PACK) ? panels_read_run(c, first_pack, p, o, path, e) : 1;
+        TRY(kept);
         json_decref(o);
         o = NULL;
         if (p->offset < f->data)
             f->data = p->offset;
-        c->n_pieces++;
+        c->n_pieces += kept;
     }
 out:
     json_decref(o);
@@ -389,14 +394,14 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
     const char *name = "";
     int64_t bytes = 0, stored = 0;
     int rc = 0;
-    TRY(need_text(o, path, "name", &name, e));
+    TRY(manifest_need_text(o, path, "name", &name, e));
     TRY(fmt_file_name_check(name, path, e));
     if (last && strcmp(last, name) >= 0)
         return err_set(e, ERR_FORMAT, "%s: the file %s is not in order, or twice", path, name);
-    TRY(need_int(o, path, "length", 8, &stored, e));
+    TRY(manifest_need_int(o, path, "length", 8, &stored, e));
     bytes = stored;
     if (json_object_get(o, "frames"))
-        TRY(need_int(o, path, "plain", 8, &bytes, e));
+        TRY(manifest_need_int(o, path, "plain", 8, &bytes, e));
     if (stored >= (int64_t)1 << 60 || bytes >= (int64_t)1 << 60)
         return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes is beyond the limit", path, name,
                        (long long)(stored > bytes ? stored : bytes));
@@ -423,16 +428,18 @@ out:
 /* A file and its pieces. */
 static int take_file(struct ckpt *c, struct jx_slice text, size_t *room, const char *path, struct err *e)
 {
-    static const char *const key[] = { MANIFEST_PIECES };
-    struct jx_slice pieces;
+    static const char *const key[] = { MANIFEST_PACKS, MANIFEST_PIECES };
+    struct jx_slice list[2];
     const json_t *is_list;
-    json_t *o = jx_parse_apart(text, key, &pieces, 1, path, e);
+    json_t *o = jx_parse_apart(text, key, list, 2, path, e);
+    const int first_pack = c->panels ? c->panels->n_packs : 0;
     const char *last = c->n_files ? c->file[c->n_files - 1].name : NULL;
     int rc = o ? 0 : -e->code;
     TRY(rc);
     TRY(read_file(c, o, path, last, e));
     TRY(need_array(o, path, MANIFEST_PIECES, &is_list, e));
-    TRY(read_pieces(c, pieces, room, path, e));
+    TRY(panels_read_packs(c, list[0], path, e));
+    TRY(read_pieces(c, list[1], first_pack, room, path, e));
 out:
     json_decref(o);
     return rc < 0 ? rc : 0;
@@ -454,8 +461,24 @@ static int read_files(struct ckpt *c, const json_t *root, struct jx_slice list, 
     for (int t = 0; t < c->n_tensors; t++)
         TRY(fmt_cover(&c->tensor[t], c->piece + c->first_piece[t], c->first_piece[t + 1] - c->first_piece[t],
                       path, e));
+    TRY(panels_finish(c, path, e));
 out:
     return rc < 0 ? rc : 0;
+}
+
+/* Older programs refuse the feature by its name. */
+static int check_panels(const struct ckpt *c, const json_t *root, const char *path, struct err *e)
+{
+    const json_t *must = json_object_get(root, "must_understand");
+    int named = 0;
+    for (size_t i = 0; i < json_array_size(must); i++)
+        named |= !strcmp(json_string_value(json_array_get(must, i)), MANIFEST_PANELS);
+    return !c->panels || named
+               ? 0
+               : err_set(e, ERR_FORMAT,
+                         "%s: has packs of panels and does not name the feature \"%s\": is it "
+                         "written by another program",
+                         path, MANIFEST_PANELS);
 }
 
 /* ---- config.json and the small files ---- */
@@ -468,9 +491,9 @@ static int small_file(struct ckpt *c, struct fmt_extra *x, const json_t *o, cons
     void *got = NULL;
     size_t n = 0;
     int rc = 0;
-    TRY(need_text(o, path, "name", &name, e));
+    TRY(manifest_need_text(o, path, "name", &name, e));
     TRY(fmt_file_name_check(name, path, e));
-    TRY(need_int(o, path, "length", 0, &x->bytes, e));
+    TRY(manifest_need_int(o, path, "length", 0, &x->bytes, e));
     TRY(need_sum(o, path, "xxh128", &x->sum, e));
     x->has_sum = 1;
     x->name = strdup(name);
@@ -575,6 +598,7 @@ int native_open(struct ckpt *c, int is_folder, struct err *e)
     TRY(manifest_read_state(c, root, path, e));
     TRY(read_tensors(c, root, list[LIST_TENSORS], path, e));
     TRY(read_files(c, root, list[LIST_FILES], path, e));
+    TRY(check_panels(c, root, path, e));
     TRY(read_small(c, root, path, e));
     TRY(read_said(c, root, path, e));
 out:

@@ -13,6 +13,7 @@
 #include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
+#include "format/native/panels_table.h"
 
 /* A checkpoint being put together: the tables of struct ckpt, and what only the manifest needs. */
 struct seal {
@@ -23,12 +24,15 @@ struct seal {
         int64_t bytes;
         const struct record *record; /* [n] its pieces */
         int64_t n;
+        struct buf packs; /* of panels: as the manifest lists them */
     } * file;
     /* the pieces, as the tables list them */
     struct record {
         struct ckpt_tensor t;
         struct fmt_piece p;
         char *name, *tail; /* of t */
+        json_t *run;       /* what the manifest says besides of a run of panels; NULL: it is none */
+        int is_copy;
     } * record;
     int n_files;
     int64_t n_records;
@@ -62,6 +66,8 @@ static void get_record(struct record *r, int file, const json_t *o)
     r->p.hi = range[1];
     r->p.offset = json_integer_value(json_object_get(o, "offset"));
     r->p.file = file;
+    r->run = panels_run_json(o);
+    r->is_copy = json_is_true(json_object_get(o, MANIFEST_COPY));
     fmt_parse_hex128(json_string_value(json_object_get(o, "digest")), &digest);
     r->t.digest = (struct ckpt_digest){ digest.lo, digest.hi };
 }
@@ -90,9 +96,16 @@ static void get_file(struct seal *s, json_t *o)
                                            .record = s->record + s->n_records };
 }
 
-/* A line is a file, or a piece of the file above. */
+/* A line is a file, a pack of the file above, or one of its pieces. */
 static int get_line(struct seal *s, json_t *o, struct err *e)
 {
+    if (json_object_get(o, MANIFEST_LEAVES)) {
+        struct buf *to = &s->file[s->n_files - 1].packs;
+        buf_add(to, to->n ? "," : "[", 1);
+        jx_put(to, o);
+        json_decref(o);
+        return to->failed ? err_set(e, ERR_MEMORY, "no memory for the packs of panels") : 0;
+    }
     if (json_object_get(o, "n_pieces")) {
         get_file(s, o);
         return 0;
@@ -168,8 +181,8 @@ static int check_pieces(struct seal *s, const char *tmp, struct err *e)
     struct ckpt *c = &s->c;
     int rc = 0;
     for (int64_t i = 0; i < s->n_records; i++)
-        c->piece[i] = s->record[i].p;
-    c->n_pieces = s->n_records;
+        if (!s->record[i].is_copy)
+            c->piece[c->n_pieces++] = s->record[i].p;
     fmt_sort_tensors(c);
     for (int t = 0; t < c->n_tensors && rc >= 0; t++)
         rc = fmt_cover(&c->tensor[t], c->piece + c->first_piece[t], c->first_piece[t + 1] - c->first_piece[t],
@@ -240,11 +253,22 @@ static void put_pieces(struct buf *to, const void *arg)
     buf_add(to, "[", 1);
     for (int64_t i = 0; i < f->n; i++) {
         const struct fmt_piece *p = &f->record[i].p;
-        put_entry(to, json_pack("{s:i, s:I, s:o, s:o, s:[I,I]}", "tensor", p->tensor, "offset",
-                                (json_int_t)p->offset, "start", manifest_ints(p->box.start, p->box.n_dims),
-                                "extent", manifest_ints(p->box.extent, p->box.n_dims), "range",
-                                (json_int_t)p->lo, (json_int_t)p->hi));
+        json_t *o = json_pack("{s:i, s:I, s:o, s:o, s:[I,I]}", "tensor", p->tensor, "offset",
+                              (json_int_t)p->offset, "start", manifest_ints(p->box.start, p->box.n_dims),
+                              "extent", manifest_ints(p->box.extent, p->box.n_dims), "range",
+                              (json_int_t)p->lo, (json_int_t)p->hi);
+        if (o && f->record[i].run)
+            json_object_update(o, f->record[i].run);
+        put_entry(to, o);
     }
+    buf_add(to, "]", 1);
+}
+
+/* arg: struct file. */
+static void put_packs(struct buf *to, const void *arg)
+{
+    const struct file *f = arg;
+    buf_add(to, f->packs.p, f->packs.n);
     buf_add(to, "]", 1);
 }
 
@@ -254,9 +278,10 @@ static void put_files(struct buf *to, const void *arg)
     const struct seal *s = arg;
     buf_add(to, "[", 1);
     for (int i = 0; i < s->n_files; i++) {
-        const struct jx_member pieces = { MANIFEST_PIECES, put_pieces, &s->file[i] };
+        const struct jx_member more[] = { { MANIFEST_PIECES, put_pieces, &s->file[i] },
+                                          { MANIFEST_PACKS, put_packs, &s->file[i] } };
         put_comma(to);
-        jx_put_with(to, s->file[i].root, &pieces, 1);
+        jx_put_with(to, s->file[i].root, more, s->file[i].packs.n ? 2 : 1);
     }
     buf_add(to, "]", 1);
 }
@@ -335,13 +360,16 @@ static json_t *layout_json(const struct ckpt_layout *l)
 static json_t *features_json(const struct seal *s, const struct ckpt_state *state)
 {
     json_t *list = json_array();
-    int zstd = 0, planes = 0;
+    int zstd = 0, planes = 0, panels = 0;
     if (state->has_state && state->counts.count)
         json_array_append_new(list, json_string(MANIFEST_COUNTS));
     for (int i = 0; i < s->n_files; i++) {
         zstd |= json_object_get(s->file[i].root, "frames") != NULL;
         planes |= json_object_get(s->file[i].root, "planes") != NULL;
+        panels |= s->file[i].packs.n > 0;
     }
+    if (panels)
+        json_array_append_new(list, json_string(MANIFEST_PANELS));
     if (planes)
         json_array_append_new(list, json_string(MANIFEST_PLANES));
     if (zstd)
@@ -410,10 +438,15 @@ int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_by
     if (got)
         *got = d;
 out:
-    for (int i = 0; i < s.n_files; i++)
+    for (int i = 0; i < s.n_files; i++) {
         json_decref(s.file[i].root);
-    for (int64_t i = 0; i < s.n_records; i++)
-        free(s.record[i].name), free(s.record[i].tail);
+        buf_free(&s.file[i].packs);
+    }
+    for (int64_t i = 0; i < s.n_records; i++) {
+        free(s.record[i].name);
+        free(s.record[i].tail);
+        json_decref(s.record[i].run);
+    }
     free(s.file);
     free(s.record);
     free(s.c.piece);

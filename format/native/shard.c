@@ -460,13 +460,7 @@ static int finish_file(struct out_file *f, const struct ckpt_shard *s, struct ou
 static json_t *piece_json(const struct out_piece *o)
 {
     const struct ckpt_piece *p = o->p;
-    return json_pack("{s:s, s:i, s:i, s:b, s:o, s:s*, s:o, s:o, s:[I,I], s:I, s:o}", "name", p->t.name,
-                     "role", (int)p->t.role, "dtype", (int)p->t.dtype, "scalar", p->t.is_scalar, "shape",
-                     manifest_ints(p->t.shape, p->t.n_dims), MANIFEST_TAIL, p->t.tail, "start",
-                     manifest_ints(p->box.start, p->box.n_dims), "extent",
-                     manifest_ints(p->box.extent, p->box.n_dims), "range", (json_int_t)p->lo,
-                     (json_int_t)p->hi, "offset", (json_int_t)o->offset, "digest",
-                     manifest_sum128((struct sum128){ o->digest.lo, o->digest.hi }));
+    return manifest_shard_piece(&p->t, &p->box, p->lo, p->hi, o->offset, o->digest);
 }
 
 static json_t *digits_json(const unsigned char *v, int64_t n)
@@ -483,10 +477,7 @@ static json_t *digits_json(const unsigned char *v, int64_t n)
 static json_t *file_json(const struct out_file *f)
 {
     int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
-    json_t *o = json_pack("{s:s, s:I, s:o, s:o, s:i}", "name", f->name, "length",
-                          (json_int_t)(f->frame ? f->stored : f->bytes), "checksum",
-                          manifest_sum128(fmt_sum_blocks(f->block, n_blocks)), "blocks",
-                          manifest_blocks(f->block, n_blocks), "n_pieces", f->n);
+    json_t *o = manifest_shard_file(f->name, f->frame ? f->stored : f->bytes, f->block, n_blocks, f->n);
     if (f->frame) {
         json_t *frames = json_array();
         for (int64_t i = 0; i < n_blocks; i++)

@@ -481,6 +481,22 @@ int region_values(const struct region *r, const struct patch *p, void *out, stru
     return 0;
 }
 
+void region_codes(const struct region *r, uint8_t *out)
+{
+    const struct patch *p = &r->p;
+    const int64_t n_k = p->k1 - p->k0, n_n = p->n1 - p->n0;
+    uint8_t column[MOST_COLUMNS];
+    for (int64_t n = p->n0; n < p->n1 && !region_n_last(r->w->w); n++)
+        unpack_k(r, n, p->k0, n_k, out + (n - p->n0) * n_k);
+    for (int64_t k = p->k0; k < p->k1 && region_n_last(r->w->w); k++)
+        for (int64_t n = 0, m; n < n_n; n += m) {
+            m = n_n - n < MOST_COLUMNS ? n_n - n : MOST_COLUMNS;
+            unpack_n(r, k, p->n0 + n, m, column);
+            for (int64_t i = 0; i < m; i++)
+                out[(n + i) * n_k + k - p->k0] = column[i];
+        }
+}
+
 /* ---- rectangles ---- */
 
 struct rect_walk rect_walk(const struct box *b, int64_t lo, int64_t hi)

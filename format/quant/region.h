@@ -57,6 +57,9 @@ int64_t region_same_k(const struct region *r, int64_t k, int64_t k1);
  * row-major, without gaps. */
 int region_values(const struct region *r, const struct patch *p, void *out, struct err *e);
 
+/* All codes of r, as [n][k] whatever the stored order, one a byte; those of integers are unsigned. */
+void region_codes(const struct region *r, uint8_t *out);
+
 /* ---- from an element range to rectangles ---- */
 
 /* The elements [lo, hi) of the row-major order of a box of 1 to 3 dims, as rectangles of its last two dims:

@@ -1,4 +1,5 @@
 /* views.c - see quant_view.h: which views a conversion asks for. */
+#include <stdio.h>
 #include <string.h>
 #include "format/gguf_read.h"
 #include "format/quant.h"
@@ -25,6 +26,36 @@ int quant_views(struct ckpt **c, const struct quant_wish *wish, int *n_narrow, s
     if (rc >= 0 && wish->quantize)
         rc = quant_quantize(c, wish->quantize, n_narrow, e);
     return rc;
+}
+
+/* How many weights are quantised in a form of quant.h; -1: as blocks of GGUF. text [64]: what says so. */
+static int count_quantised(struct ckpt *c, char text[64])
+{
+    struct quant_list q = { 0 };
+    struct err ignored;
+    int n = 0;
+    if (gguf_has_blocks(c, NULL)) {
+        snprintf(text, 64, "GGUF");
+        return -1;
+    }
+    if (quant_open_ckpt(&q, c, &ignored) >= 0)
+        n = q.n;
+    snprintf(text, 64, "%s", *q.method ? q.method : "no quant_method");
+    quant_close(&q);
+    return n;
+}
+
+int quant_open_values(struct ckpt **c, const char *first, char text[64], struct err *e)
+{
+    const int n = count_quantised(*c, text), i = ckpt_find(*c, ROLE_WEIGHT, first);
+    const enum stored_dtype t = i < 0 ? STORED_BF16 : ckpt_tensor(*c, i)->dtype;
+    const struct quant_wish wish = { .dequantize = 1,
+                                     .to = t == STORED_F32 || t == STORED_F16 ? STORED_F32 : STORED_BF16 };
+    int unused = 0;
+    if (n == 0)
+        return 0;
+    const int rc = quant_views(c, &wish, &unused, e);
+    return rc < 0 ? rc : 1;
 }
 
 int quant_refuse(struct ckpt *c, struct err *e)
