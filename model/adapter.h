@@ -45,6 +45,9 @@ struct adapter {
     struct weights *w;
     struct adapter_unit *unit; /* [n_units]: what the adapter adds to each product */
     int64_t rank;              /* the largest one */
+    /* Above 0, alike on all ranks, another one for every adapter of a call: it travels with rows to the ranks
+     * of their experts. The caller sets it; training does not need it. */
+    int32_t number;
     /* The unit that is borrowed from w now; NULL: none. */
     const struct unit_weights *uw;
 };
@@ -52,8 +55,8 @@ struct adapter {
 /* Makes the tables of an adapter; its weights come later (a->w). base: opened, or of model_shape for a plan;
  * it must outlive the adapter. list: n tensors in any order, none twice. ERR_CONFIG: a matrix for which no
  * adapter is computed (embedding, head, router, kv_b of latent attention), or some experts of a layer without
- * the others: the message names it. ERR_USAGE: experts with ep above 1, a rank of 0, or above
- * base->adapter_rank where base is open. ERR_MEMORY. */
+ * the others: the message names it. ERR_USAGE: a rank of 0, or above base->adapter_rank where base is open.
+ * ERR_MEMORY. */
 int adapter_open(struct adapter *a, const struct model *base, const struct adapter_matrix *list, int n,
                  struct err *e);
 void adapter_close(struct adapter *a); /* a zeroed one is fine; the weights are closed before */
@@ -67,7 +70,9 @@ struct adapter_run {
     int64_t first, n;
 };
 /* Runs in ascending order, apart from each other; an adapter may have several. Rows in no run have no
- * adapter. The fewer runs, the fewer products: a server sorts the rows of a step by adapter. */
+ * adapter. The fewer runs, the fewer products: a server sorts the rows of a step by adapter. Where ranks of
+ * an expert group have rows of their own, each rank lists the adapters of all of them: those that none of its
+ * own rows has come last, with n 0. */
 struct adapter_rows {
     int n;
     const struct adapter_run *run;

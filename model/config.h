@@ -103,11 +103,18 @@ int64_t model_window(const struct model_config *c);
  * Group 0: all layers; where some have a window and others have none, those without. Group 1: those with. */
 #define PAGE_GROUPS 2
 int model_page_group(const struct model_config *c, int64_t layer);
-/* Where a page has its values: those of position i of 64 are `each` bytes at first + i * each, in every one
- * of `rows` rows that are pitch bytes apart: kv heads of layers, or components of latent attention's keys. */
-struct page_values {
+/* Where a page has a part of its values: that of position i of 64 is `each` bytes at first + i * each, in
+ * every one of `rows` rows that are pitch bytes apart; and so again in n blocks of `block` bytes. */
+struct page_part {
     size_t first, each, pitch;
     int64_t rows;
+};
+/* Rows are kv heads of layers; of latent attention components of keys, and blocks are layers. part[1]: the
+ * scales of codes; rows 0: there are none. */
+struct page_values {
+    struct page_part part[2];
+    int64_t n;
+    size_t block;
 };
 /* Layers of the group below `layer`; with layer n_layers: all its layers, 0: there is no such group. */
 int64_t model_group_layers(const struct model_config *c, int group, int64_t layer);

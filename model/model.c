@@ -154,6 +154,7 @@ int model_open(struct model *m, const struct model_config *cfg, const struct mod
 
     if (rc < 0)
         return rc;
+    m->kv = how->kv;
     m->dev = how->dev;
     m->tp = how->tp;
     m->ep = how->ep;
@@ -231,29 +232,44 @@ struct mat model_mat(const struct model *m, const void *flat, int part)
                   cols);
 }
 
-size_t model_page_bytes_of(const struct model_config *c, int tp, enum dtype dt)
+/* What a kv head in a page depends on. */
+static struct attn page_shape(const struct model_config *c, enum dtype dt, enum kv_kind kv)
 {
-    const struct attn latent = { .head_dim = (int)(c->latent.kv_rank + c->latent.rope_dim),
-                                 .v_dim = (int)c->latent.kv_rank,
-                                 .dt = dt };
-    if (family_has(c, F_LATENT))
-        return attn_head_bytes(&latent);
-    return attn_page_bytes(tp > c->n_kv ? 1 : (int)(c->n_kv / tp), (int)c->head_dim, dt);
+    struct attn a = { .head_dim = (int)c->head_dim, .dt = dt, .kv = kv };
+    if (family_has(c, F_LATENT)) {
+        a.head_dim = (int)(c->latent.kv_rank + c->latent.rope_dim);
+        a.v_dim = (int)c->latent.kv_rank;
+    }
+    return a;
+}
+
+size_t model_page_bytes_of(const struct model_config *c, int tp, enum dtype dt, enum kv_kind kv)
+{
+    const struct attn a = page_shape(c, dt, kv);
+    const int heads = a.v_dim || tp > c->n_kv ? 1 : (int)(c->n_kv / tp);
+    return (size_t)heads * attn_head_bytes(&a);
 }
 
 size_t model_page_bytes(const struct model *m)
 {
-    return model_page_bytes_of(&m->table.cfg, m->local.layout.tp, m->dt);
+    return model_page_bytes_of(&m->table.cfg, m->local.layout.tp, m->dt, m->kv);
 }
 
 struct page_values model_page_values(const struct model *m, int group)
 {
-    const struct model_config *c = &m->table.cfg;
-    const size_t element = dtype_size(m->dt), layers = (size_t)model_page_layers(m, group, m->n_layers);
-    if (family_has(c, F_LATENT)) {
-        size_t pitch = ATTN_PAGE * element;
-        return (struct page_values){ 0, element, pitch, (int64_t)(layers * model_page_bytes(m) / pitch) };
+    const struct attn a = page_shape(&m->table.cfg, m->dt, m->kv);
+    const size_t code = attn_code_size(&a), head = attn_head_bytes(&a),
+                 heads = model_page_bytes(m) / head * (size_t)model_page_layers(m, group, m->n_layers);
+    struct page_values v = { .n = 1 };
+
+    v.part[0] = (struct page_part){ attn_key_bytes(&a), (size_t)a.head_dim * code, head, (int64_t)heads };
+    if (a.kv == KV_INT8)
+        v.part[1] = (struct page_part){ attn_value_scales(&a), sizeof(float), head, (int64_t)heads };
+    if (a.v_dim) {
+        v.part[0] = (struct page_part){ 0, code, ATTN_PAGE * code, a.head_dim };
+        v.part[1].rows = v.part[1].rows ? 1 : 0;
+        v.n = (int64_t)heads;
+        v.block = head;
     }
-    size_t each = (size_t)c->head_dim * element, pitch = 2 * ATTN_PAGE * each;
-    return (struct page_values){ pitch / 2, each, pitch, (int64_t)(layers * model_page_bytes(m) / pitch) };
+    return v;
 }

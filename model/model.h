@@ -62,8 +62,9 @@ struct model {
     struct comm *ep;       /* borrowed: ranks that divide the experts of a layer; NULL: ep is 1 */
     struct comm *cp;       /* borrowed: ranks that divide the leaves of every sequence; NULL: cp is 1 */
     enum dtype dt;
-    int fast;  /* --numerics fast */
-    int grain; /* the GRAIN that runs (layout_grain) */
+    enum kv_kind kv; /* what pages of keys and values store; a plan sets it after model_shape() */
+    int fast;        /* --numerics fast */
+    int grain;       /* the GRAIN that runs (layout_grain) */
     int64_t hidden, n_layers, vocab;
     float embed_factor;           /* on the embedding, in dt; 0: none */
     int64_t vocab_begin, vocab_n; /* this rank's part of the vocabulary */
@@ -122,6 +123,7 @@ struct model_open {
     struct comm *cp; /* borrowed; NULL: layout.cp is 1 */
     int tp_rank, pp_rank;
     enum dtype dt;
+    enum kv_kind kv;      /* what pages of keys and values store; training: KV_OWN */
     int fast;             /* --numerics fast: one chain instead of GRAIN leaves */
     int64_t max_rows;     /* in one call */
     int64_t max_pos;      /* positions; 0: the config's max_position_embeddings */
@@ -150,7 +152,7 @@ struct page_values model_page_values(const struct model *m, int group);
 /* How many layers of a page group this rank has below `layer`; with layer n_layers: in all. */
 int64_t model_page_layers(const struct model *m, int group, int64_t layer);
 /* The same before there is a model. */
-size_t model_page_bytes_of(const struct model_config *c, int tp, enum dtype dt);
+size_t model_page_bytes_of(const struct model_config *c, int tp, enum dtype dt, enum kv_kind kv);
 /* Floating-point operations of one token's forward pass through the whole model: products, and attention
  * over `keys` keys. */
 int model_flops(const struct model_config *cfg, double keys, double *flops, struct err *e);
@@ -208,6 +210,14 @@ struct pack_from {
  * whole for any share. */
 void model_pack(const struct model *m, int vector, const struct pack_from *from, struct unit_weights *uw,
                 void *memory);
+/* One pack of a unit, by its index in struct unit_weights.pack. The first one of a vector from `pack` on; -1:
+ * none. */
+int model_vector_packs(const struct model *m, int vector, int pack);
+/* Its shape, without memory; returns the bytes that it takes, a multiple of 64. m: from model_shape() too. */
+size_t model_pack_shape(const struct model *m, int unit, int pack, struct panels *out);
+/* Packs it to to->p. */
+void model_pack_one(const struct model *m, int unit, int pack, const struct pack_from *from,
+                    const struct panels *to);
 /* The place of a part in uw->at. */
 const void **model_place(const struct model *m, const struct unit_weights *uw, int part);
 /* Points uw->flat or uw->experts, and uw->at, into a vector. */
@@ -223,7 +233,8 @@ struct resident {
     struct weights w;
     struct model *m;
     struct unit_weights *unit; /* [n_units] */
-    void **memory;             /* [n_trained]: what stays in natural order, then packs */
+    void **memory; /* [n_trained]: what stays in natural order, then packs; neither where it was pointed at */
+    void ***made;  /* [n_units][packs]: memory of packs that resident_replace brought */
 };
 /* Reads all weights through `read`, on the thread of the device. ERR_MEMORY names the unit; errors of
  * `read`. */
@@ -235,12 +246,25 @@ struct resident_source {
     void *ctx;
     struct dev_executor executor;
     size_t ring;
+    /* A source may have weights in memory as the computation reads them (a mapped file), and point at them
+     * instead of being read. NULL: it has none. The memory stays until resident_close. Both return 1, 0 where
+     * the weights are to be read, or an error.
+     * pack: of a unit, by its index in struct unit_weights.pack. *p comes as model_pack_shape gives it; kind,
+     *       p or runs, stride and codes are to be set.
+     * part: one that stays in natural order (a vector, a table that is looked up): *at is its address,
+     *       row-major and contiguous in the model's dtype. */
+    int (*pack)(void *ctx, int unit, int pack, struct panels *p, struct err *e);
+    int (*part)(void *ctx, int part, const void **at, struct err *e);
 };
 /* As resident_open, for any thread, through from->executor. ERR_MEMORY names the unit; errors of `read`. */
 int resident_fill(struct resident *r, struct model *m, const struct resident_source *from, struct err *e);
 /* Bytes of weights and packs that resident_open() will take. *reading: bytes besides while it reads. m: from
  * model_shape() too. */
 size_t resident_measure(const struct model *m, size_t *reading);
+/* Puts other panels of the same weights in a pack's place, between two steps, on the thread that computes.
+ * memory: of dev_alloc, or NULL; r frees it when the pack is replaced again, or in resident_close. What was
+ * there before is not read any more when it returns. */
+void resident_replace(struct resident *r, int unit, int pack, const struct panels *p, void *memory);
 void resident_close(struct resident *r);
 
 /* ---- rows of a call, and which of them a rank holds ---- */

@@ -1,7 +1,8 @@
-/* resident.c - all weights in memory, packed as they are read: at most one unit exists twice. See model.h. */
+/* resident.c - all weights in memory: packed as they are read (at most one unit exists twice), or pointed at
+ * where a source has them as the computation reads them. See model.h. */
 #include <stdlib.h>
 #include <string.h>
-#include "model/model.h"
+#include "model/units.h"
 
 static int get_unit(struct weights *w, int unit, int backward, const struct unit_weights **out, struct err *e)
 {
@@ -57,8 +58,10 @@ struct filling {
     struct resident *r;
     const struct resident_source *from;
     struct ring ring;
-    void *flat; /* the present vector in natural order */
+    void *flat; /* the present vector in natural order; NULL until a vector is read */
     int vector;
+    int n_packs;        /* of the present vector, those that are made here … */
+    size_t stays_bytes; /* … and its parts in natural order that are kept here */
 };
 
 static int by_device(struct filling *f, int (*fn)(void *arg, struct err *e), struct err *e)
@@ -66,29 +69,83 @@ static int by_device(struct filling *f, int (*fn)(void *arg, struct err *e), str
     return dev_execute(&f->from->executor, fn, f, e);
 }
 
+static struct unit_weights *unit_of(const struct filling *f)
+{
+    return &f->r->unit[f->r->m->local.unit[f->vector].unit];
+}
+
+static int is_pointed(const struct panels *p) { return p->p || p->n_runs; }
+
 static int begin(void *arg, struct err *e)
 {
     struct filling *f = arg;
+    return ring_open(&f->ring, f->r->m->dev, &f->from->executor,
+                     f->from->ring ? f->from->ring : RING_BUFFER_BYTES, e);
+}
+
+/* Takes the addresses that the source gives. Counts the packs that must be made here. Returns their bytes. */
+static int64_t point_unit(struct filling *f, struct err *e)
+{
     const struct model *m = f->r->m;
-    int64_t most = 0;
-    for (int v = 0; v < m->local.n_trained; v++)
-        most = m->local.unit[v].flat > most ? m->local.unit[v].flat : most;
-    f->flat = dev_alloc(m->dev, MEM_WORK, (size_t)most * dtype_size(m->dt));
-    if (!f->flat)
-        return err_set(e, ERR_MEMORY, "no memory to load a unit of %lld elements", (long long)most);
-    return ring_open(&f->ring, m->dev, &f->from->executor, f->from->ring ? f->from->ring : RING_BUFFER_BYTES,
-                     e);
+    const struct unit_part *u = &m->local.unit[f->vector];
+    struct unit_weights *uw = unit_of(f);
+    int64_t bytes = 0;
+    int rc;
+
+    f->n_packs = 0;
+    f->stays_bytes = 0;
+    for (int i = u->first; i < u->first + u->n; i++) {
+        const void *at = NULL;
+        if (!stays(m, i))
+            continue;
+        rc = f->from->part && m->local.part[i].count ? f->from->part(f->from->ctx, i, &at, e) : 0;
+        if (rc < 0)
+            return err_add(e, "loading %s", m->table.p[m->local.part[i].param].name);
+        *model_place(m, uw, i) = rc ? at : NULL;
+        f->stays_bytes += rc ? 0 : part_bytes(m, i);
+    }
+
+    for (int i = -1; (i = model_vector_packs(m, f->vector, i + 1)) >= 0;) {
+        struct panels *p = &uw->pack[i];
+        size_t size = model_pack_shape(m, u->unit, i, p);
+        rc = f->from->pack ? f->from->pack(f->from->ctx, u->unit, i, p, e) : 0;
+        if (rc < 0)
+            return rc;
+        f->n_packs += !rc;
+        bytes += rc ? 0 : (int64_t)size;
+    }
+    return bytes;
+}
+
+/* Is a part of the present vector read? Matrices are read where a pack is made of them. */
+static int is_read(const struct filling *f, int part)
+{
+    const struct model *m = f->r->m;
+    if (!m->local.part[part].count)
+        return 0;
+    return stays(m, part) ? !*model_place(m, unit_of(f), part) : f->n_packs > 0;
 }
 
 static int begin_unit(void *arg, struct err *e)
 {
     struct filling *f = arg;
     const struct model *m = f->r->m;
-    size_t bytes = staying_bytes(m, f->vector) + model_pack_bytes(m, f->vector);
-    f->r->memory[f->vector] = dev_alloc(m->dev, MEM_PARAMS, bytes);
-    if (!f->r->memory[f->vector])
+    int64_t packs = point_unit(f, e), most = 0;
+    if (packs < 0)
+        return (int)packs;
+
+    size_t bytes = f->stays_bytes + (size_t)packs;
+    f->r->memory[f->vector] = bytes ? dev_alloc(m->dev, MEM_PARAMS, bytes) : NULL;
+    if (bytes && !f->r->memory[f->vector])
         return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks",
                        m->local.unit[f->vector].unit, bytes >> 20);
+
+    for (int v = 0; v < m->local.n_trained; v++)
+        most = m->local.unit[v].flat > most ? m->local.unit[v].flat : most;
+    if (bytes && !f->flat)
+        f->flat = dev_alloc(m->dev, MEM_WORK, (size_t)most * dtype_size(m->dt));
+    if (bytes && !f->flat)
+        return err_set(e, ERR_MEMORY, "no memory to load a unit of %lld elements", (long long)most);
     return 0;
 }
 
@@ -116,7 +173,7 @@ static int read_unit(struct filling *f, struct err *e)
     for (int i = u->first; i < u->first + u->n; i++) {
         const struct part *p = &m->local.part[i];
         const struct param *q = &m->table.p[p->param];
-        int rc = p->count
+        int rc = is_read(f, i)
                      ? f->from->read(f->from->ctx, q, &p->box, &f->ring, model_mat(m, f->flat, i).p, m->dt, e)
                      : 0;
         if (rc < 0)
@@ -125,39 +182,54 @@ static int read_unit(struct filling *f, struct err *e)
     return 0;
 }
 
-/* Points at what stays of a vector: copies in front of the packs. */
-static void keep_parts(struct filling *f, struct unit_weights *uw, char *at)
+/* Keeps what stays of a vector: copies in front of the packs. */
+static void keep_parts(struct filling *f, char *at)
 {
     const struct model *m = f->r->m;
     const struct unit_part *u = &m->local.unit[f->vector];
+    struct unit_weights *uw = unit_of(f);
     for (int i = u->first; i < u->first + u->n; i++) {
         const void **place = model_place(m, uw, i);
-        const void *from = *place;
-        *place = NULL;
-        if (!stays(m, i))
+        if (!stays(m, i) || *place)
             continue;
-        dev_copy(m->dev, at, from, (size_t)m->local.part[i].count * dtype_size(m->dt));
+        dev_copy(m->dev, at, model_mat(m, f->flat, i).p, (size_t)m->local.part[i].count * dtype_size(m->dt));
         *place = at;
         at += part_bytes(m, i);
     }
 }
 
-/* A tied head's pack is made from what stays of unit 0, whose table comes first there as in the flat
- * vector. */
+/* Makes the packs that were not pointed at. A tied head's is made from what stays of unit 0, whose table is
+ * the first part there. */
+static void make_packs(struct filling *f, char *at)
+{
+    const struct model *m = f->r->m;
+    const struct unit_part *table = &m->local.unit[0];
+    struct unit_weights *uw = unit_of(f);
+    const struct pack_from from = {
+        .flat = f->flat,
+        .tied = table->n ? *model_place(m, &f->r->unit[0], table->first) : NULL,
+        .n_shares = 1,
+    };
+    for (int i = -1; (i = model_vector_packs(m, f->vector, i + 1)) >= 0;) {
+        struct panels shape;
+        size_t bytes = model_pack_shape(m, m->local.unit[f->vector].unit, i, &shape);
+        if (is_pointed(&uw->pack[i]))
+            continue;
+        uw->pack[i].p = at;
+        model_pack_one(m, m->local.unit[f->vector].unit, i, &from, &uw->pack[i]);
+        at += bytes;
+    }
+}
+
 static int settle_unit(void *arg, struct err *e)
 {
     struct filling *f = arg;
-    const struct model *m = f->r->m;
-    struct unit_weights *uw = &f->r->unit[m->local.unit[f->vector].unit];
     char *memory = f->r->memory[f->vector];
     int rc = ring_settle(&f->ring, e);
     if (rc < 0)
         return rc;
-    model_point(m, f->vector, f->flat, uw);
-    struct pack_from packs = { .flat = f->flat, .tied = f->r->memory[0], .n_shares = 1 };
-    model_pack(m, f->vector, &packs, uw, memory + staying_bytes(m, f->vector));
-    keep_parts(f, uw, memory);
-    uw->flat = uw->experts = NULL;
+    keep_parts(f, memory);
+    make_packs(f, memory + f->stays_bytes);
     return 0;
 }
 
@@ -187,12 +259,17 @@ int resident_fill(struct resident *r, struct model *m, const struct resident_sou
     *r = (struct resident){ .w = { .get = get_unit, .put = put_unit }, .m = m };
     r->unit = calloc((size_t)m->local.n_units, sizeof *r->unit);
     r->memory = calloc((size_t)m->local.n_trained, sizeof *r->memory);
-    if (!r->unit || !r->memory) {
+    r->made = calloc((size_t)m->local.n_units, sizeof *r->made);
+    if (!r->unit || !r->memory || !r->made) {
         rc = err_set(e, ERR_MEMORY, "no memory for the table of %d units", m->local.n_units);
         goto out;
     }
-    for (int u = 0; u < m->local.n_units; u++)
+    for (int u = 0; u < m->local.n_units; u++) {
         TRY(unit_weights_open(&r->unit[u], m, e));
+        r->made[u] = calloc((size_t)m->unit[u].n_packs + 1, sizeof **r->made);
+        TRY(r->made[u] ? 0
+                       : err_set(e, ERR_MEMORY, "no memory for the table of %d packs", m->unit[u].n_packs));
+    }
     TRY(by_device(&f, begin, e));
     for (; f.vector < m->local.n_trained; f.vector++) {
         TRY(by_device(&f, begin_unit, e));
@@ -213,12 +290,31 @@ int resident_open(struct resident *r, struct model *m, model_read read, void *ct
     return resident_fill(r, m, &(struct resident_source){ .read = read, .ctx = ctx }, e);
 }
 
+void resident_replace(struct resident *r, int unit, int pack, const struct panels *p, void *memory)
+{
+    void **made = &r->made[unit][pack];
+    r->unit[unit].pack[pack] = *p;
+    dev_free(r->m->dev, *made);
+    *made = memory;
+}
+
+static void free_made(struct resident *r, int unit)
+{
+    for (int i = 0; r->made && r->made[unit] && i < r->m->unit[unit].n_packs; i++)
+        dev_free(r->m->dev, r->made[unit][i]);
+    if (r->made)
+        free(r->made[unit]);
+}
+
 void resident_close(struct resident *r)
 {
     for (int v = 0; r->memory && r->m && v < r->m->local.n_trained; v++)
         dev_free(r->m->dev, r->memory[v]);
-    for (int u = 0; r->unit && r->m && u < r->m->local.n_units; u++)
+    for (int u = 0; r->unit && r->m && u < r->m->local.n_units; u++) {
         unit_weights_close(&r->unit[u]);
+        free_made(r, u);
+    }
+    free(r->made);
     free(r->memory);
     free(r->unit);
     memset(r, 0, sizeof *r);

@@ -22,8 +22,7 @@ static struct norm norm_of(const struct model *m, int unit, enum norm_kind kind,
     return n;
 }
 
-/* Packs of one plan. */
-static int n_copies(const struct pack_plan *plan)
+int pack_n_copies(const struct pack_plan *plan)
 {
     return plan->n_experts ? plan->n_experts : plan->n_heads ? plan->n_heads : 1;
 }
@@ -47,7 +46,7 @@ static void add_branch(struct model *m, int unit, enum flow flow, const struct s
     kind->shape(s, m, spec, tp_rank);
     for (int k = 0; k < s->n_packs; k++) {
         s->pack_at[k] = u->n_packs;
-        u->n_packs += n_copies(&s->pack[k]);
+        u->n_packs += pack_n_copies(&s->pack[k]);
     }
 }
 
@@ -106,16 +105,17 @@ struct page_place page_place(const struct model *m, int64_t layer)
 {
     int group = model_page_group(&m->table.cfg, layer);
     int64_t before = group ? model_page_layers(m, 0, m->n_layers) : 0;
-    return (struct page_place){ group, model_page_bytes(m) * (size_t)model_page_layers(m, group, layer),
-                                model_page_bytes(m) * (size_t)before };
+    return (struct page_place){ group, model_page_layers(m, group, layer), before };
 }
 
 void page_point(const struct pass *p, const struct page_place *at, struct attn *a)
 {
     int moved = at->group && p->grouped;
+    int64_t layers = at->before + (moved ? 0 : at->group_before);
     a->n_seq = p->n_seq;
     a->seq = moved ? p->grouped : p->seq;
-    a->page_off = p->whole_pages ? at->off + (moved ? 0 : at->group_off) : 0;
+    a->page_off = p->whole_pages ? model_page_bytes(p->m) * (size_t)layers : 0;
+    a->kv = p->m->kv;
     a->cut = p->cut;
 }
 
@@ -250,7 +250,7 @@ static int is_of_vector(const struct model *m, const struct pack_plan *plan, int
 
 size_t weight_pack_bytes(const struct model *m, const struct sublayer *s, int k)
 {
-    return pack_bytes(m, &s->pack[k]) * (size_t)n_copies(&s->pack[k]);
+    return pack_bytes(m, &s->pack[k]) * (size_t)pack_n_copies(&s->pack[k]);
 }
 
 size_t model_pack_bytes(const struct model *m, int vector)
@@ -332,15 +332,20 @@ static struct stored head_stored(const struct pack_plan *plan, struct mat whole,
     return (struct stored){ mat_rows(whole, h * plan->head_rows + plan->first_row, n), plan->turned };
 }
 
+int pack_part(const struct model *m, const struct sublayer *s, const struct pack_plan *plan, int slot,
+              int copy)
+{
+    return plan->n_experts ? params_part(&m->local, s->unit, s->kind->slot[slot], plan->first_expert + copy)
+                           : s->part[slot];
+}
+
 /* Pack i of a plan: of expert first_expert + i, or of head i. */
 static void pack_matrices(const struct model *m, const struct sublayer *s, const struct pack_plan *plan,
                           int copy, const struct pack_from *from, const struct panels *to)
 {
     struct stored w[3];
     for (int i = 0; i < plan->n_slots; i++) {
-        enum param_kind kind = s->kind->slot[plan->slot[i]];
-        int part = plan->n_experts ? params_part(&m->local, s->unit, kind, plan->first_expert + copy)
-                                   : s->part[plan->slot[i]];
+        int part = pack_part(m, s, plan, plan->slot[i], copy);
         struct mat stored = model_mat(m, plan->tied ? from->tied : from->flat, part);
         w[i] = (struct stored){ stored, weight_is_transposed(m, part) };
         if (plan->n_heads)
@@ -349,12 +354,13 @@ static void pack_matrices(const struct model *m, const struct sublayer *s, const
     pack_share(m, to, w, plan->n_slots, from->share, from->n_shares);
 }
 
-/* All copies of a plan: to[n_copies], one behind the other from `memory` on. Returns what is behind them. */
+/* All copies of a plan, to[pack_n_copies], one behind the other from `memory` on. Returns what is behind
+ * them. */
 static char *pack_copies(const struct model *m, const struct sublayer *s, int k, const struct pack_from *from,
                          struct panels *to, char *memory)
 {
     const struct pack_plan *plan = &s->pack[k];
-    for (int i = 0; i < n_copies(plan); i++) {
+    for (int i = 0; i < pack_n_copies(plan); i++) {
         to[i] = (struct panels){ memory, plan->outputs, plan->inputs, m->dt, plan->leaves };
         pack_matrices(m, s, plan, i, from, &to[i]);
         memory += pack_bytes(m, plan);
@@ -379,6 +385,43 @@ void model_pack(const struct model *m, int vector, const struct pack_from *from,
             if (is_of_vector(m, &s->pack[k], vector))
                 at = pack_copies(m, s, k, from, &uw->pack[s->pack_at[k]], at);
     }
+}
+
+struct pack_found pack_find(const struct model *m, int unit, int pack)
+{
+    const struct unit *u = &m->unit[unit];
+    struct pack_found f = { 0 };
+    for (int b = 0; b < u->n_branches; b++)
+        for (int k = 0; k < u->branch[b].body.n_packs; k++) {
+            const struct sublayer *s = &u->branch[b].body;
+            int copy = pack - s->pack_at[k];
+            if (copy >= 0 && copy < pack_n_copies(&s->pack[k]))
+                f = (struct pack_found){ s, &s->pack[k], copy };
+        }
+    return f;
+}
+
+int model_vector_packs(const struct model *m, int vector, int pack)
+{
+    int unit = m->local.unit[vector].unit;
+    for (; pack < m->unit[unit].n_packs; pack++)
+        if (is_of_vector(m, pack_find(m, unit, pack).plan, vector))
+            return pack;
+    return -1;
+}
+
+size_t model_pack_shape(const struct model *m, int unit, int pack, struct panels *out)
+{
+    const struct pack_plan *plan = pack_find(m, unit, pack).plan;
+    *out = (struct panels){ .n = plan->outputs, .k = plan->inputs, .dt = m->dt, .leaves = plan->leaves };
+    return pack_bytes(m, plan);
+}
+
+void model_pack_one(const struct model *m, int unit, int pack, const struct pack_from *from,
+                    const struct panels *to)
+{
+    struct pack_found f = pack_find(m, unit, pack);
+    pack_matrices(m, f.s, f.plan, f.copy, from, to);
 }
 
 /* The whole model is the model of a rank that has all of it. */

@@ -46,10 +46,10 @@ struct pack_plan {
 #define UNIT_BRANCHES 2
 
 /* Where a layer's keys and values lie in a page of its group, and where the group begins in a page that holds
- * all layers: bytes. */
+ * all layers: layers before. */
 struct page_place {
     int group;
-    size_t off, group_off;
+    int64_t before, group_before;
 };
 /* Attention on this rank. */
 struct attention {
@@ -224,8 +224,12 @@ struct mlp_buf {
 struct adapter_lists {
     float *z;
     void *z_dt;
-    int64_t *begin, *at; /* of the host: [2][n_local + 1], [n_local + 1] */
-    int32_t *list;       /* of the host: [2][capacity] */
+    int64_t *begin; /* of the host: [2][n_local + 1] */
+    int32_t *list;  /* of the host: [2][capacity] */
+    /* ep > 1, without a backward pass: numbers of adapters (struct adapter) of rows [rows], of home rows
+     * [home rows k], of arrived rows [capacity]; copies of the first and the last of the host */
+    float *number, *home, *arrived;
+    float *number_host, *arrived_host;
 };
 /* n: routed rows that this rank computes, grouped by expert; capacity: at most so many. With ep > 1 they are
  * those of one round (dispatch.h), behind forward of round 0. */
@@ -246,7 +250,7 @@ struct experts_buf {
     void *moved;                    /* ep > 1: dt [capacity][hidden]: rows in the order of arrival */
     float *home_out;                /* ep > 1: [home rows][hidden]: results, to be gathered over tp */
     float *home_weight;             /* ep > 1: [home rows k]: weights by expert; backward: their gradients */
-    struct comm_request *moving[2]; /* ep > 1: rows, and numbers of rows, under way (moe_rows.c) */
+    struct comm_request *moving[3]; /* ep > 1: rows, their numbers, their adapters under way (moe_rows.c) */
     int32_t *spread; /* ep > 1: [rows] of the host: a row's place in home_out, -1: another rank's */
     struct adapter_lists low;
     struct mlp_buf shared;
@@ -271,8 +275,8 @@ struct experts_buf {
     void *transposed;      /* dt: one matrix of every expert, transposed; NULL: none are stored so */
     float *bias_leaf; /* [n_local][leaves][columns of the widest bias]: gradients of biases; NULL: none */
     /* where rounds may be several: n_partial more levels of partial sums of the experts' gradients, behind
-     * those of struct grads, [n_partial][elements of the experts' vector]; ZeRO-3, of the host: packs of gate
-     * and up for a backward, which gathers none, and where they are made */
+     * those of struct grads, [n_partial][elements of the experts' vector that is trained]; ZeRO-3, of the
+     * host: packs of gate and up for a backward, which gathers none, and where they are made */
     int n_partial;
     float *partial;
     struct panels *packs;
@@ -433,9 +437,10 @@ void act_backward(struct dev *d, enum act act, const struct clamp *c, struct mat
                   struct mat d_act);
 
 /* ---- sublayer/moe_rows.c ---- */
-/* gradient_sums of a part of an expert: leaves begin with the round's first one; with the levels that rounds
+/* gradient_sums_of a part of an expert: leaves begin with the round's first one; with the levels that rounds
  * need. */
-struct tree_acc expert_sums(const struct pass *p, const struct experts_buf *b, int unit, int part);
+struct tree_acc expert_sums(const struct pass *p, const struct model *of, const struct experts_buf *b,
+                            int unit, int part);
 
 /* ---- sublayer/moe_bias.c: biases of experts. matrix: the kind of the matrix that a bias goes with; groups:
  * the rows of this rank's experts ---- */
@@ -473,6 +478,17 @@ const struct panels *weight_pack(const struct pass *p, const struct sublayer *s,
  * weight_pack_bytes. */
 void weight_pack_now(const struct pass *p, const struct sublayer *s, int k, struct panels *to, void *memory);
 size_t weight_pack_bytes(const struct model *m, const struct sublayer *s, int k);
+/* Packs of one plan; the part of its slot for one of them, this rank's. */
+int pack_n_copies(const struct pack_plan *plan);
+int pack_part(const struct model *m, const struct sublayer *s, const struct pack_plan *plan, int slot,
+              int copy);
+struct pack_found {
+    const struct sublayer *s;
+    const struct pack_plan *plan;
+    int copy;
+};
+/* Which of which plan's packs a pack is. pack: an index in unit_weights.pack. */
+struct pack_found pack_find(const struct model *m, int unit, int pack);
 /* A parameter of the unit in natural order, as it is stored. */
 struct mat weight_mat(const struct pass *p, int part);
 /* 1: the part is a matrix that its tensor holds as [in][out]; part -1: 0. */

@@ -9,7 +9,7 @@
  * parts of dz travel with the base's sum of dX, behind its rows; where it cuts the inputs, every rank has all
  * of dy and so all of dz. The scale is on the small operands: a power of two changes no bit there. */
 #include "base/alter.h"
-#include "model/units.h"
+#include "model/sublayer/moe.h"
 
 /* A or B in natural order. */
 static struct mat factor_at(const struct adapter *a, int part) { return model_mat(&a->m, a->uw->flat, part); }
@@ -204,16 +204,18 @@ out:
     return rc;
 }
 
-/* Of records that wait: z and dz; inputs that the base's records copy too. */
+/* Of records that wait: z and dz; inputs that the base's records copy too. Experts have one copy of them. */
 size_t adapters_deferred_bytes(const struct sublayer *s, const struct call_shape *c)
 {
     size_t sum = 0;
     for (int k = 0; c->adapter && k < s->n_packs; k++) {
         const struct adapter_product *x = adapter_product(c->adapter, s, k);
-        int64_t inputs = s->kind->in_packs >> k & 1 ? 0 : s->pack[k].inputs;
-        int64_t rows = c->rows * (s->pack[k].n_experts ? s->experts.router.k : 1);
+        const struct model *m = c->adapter->base;
+        int is_experts = s->pack[k].n_experts > 0, rounds = is_experts ? experts_most_rounds(s, m, c) : 1;
+        int64_t inputs = is_experts || s->kind->in_packs >> k & 1 ? 0 : s->pack[k].inputs;
+        int64_t rows = is_experts ? experts_rows(s, m, c) : c->rows;
         if (x)
-            sum += (size_t)(rows * (2 * x->rank + inputs)) * dtype_size(c->adapter->m.dt) + 8 * 64;
+            sum += (size_t)(rows * (2 * x->rank + inputs)) * dtype_size(m->dt) + (size_t)rounds * 8 * 64;
     }
     return sum;
 }

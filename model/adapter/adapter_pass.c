@@ -31,13 +31,19 @@ static const struct adapter_product *product_of(const struct adapter_run *run, c
 /* ---- weights ---- */
 static int has_unit(const struct adapter *a, int unit) { return a->m.unit[unit].n_packs > 0; }
 
+/* With ep > 1 the backward pass runs further rounds of rows forward, so it needs packs. */
+static int packs_backward(const struct adapter *a, int unit)
+{
+    return a->base->local.layout.ep > 1 && a->m.local.experts_of[unit] >= 0;
+}
+
 int adapters_get(const struct pass *p, int unit, int backward, struct err *e)
 {
     int rc = 0;
     for (int i = 0; p->adapters && i < p->adapters->n && rc >= 0; i++) {
         struct adapter *a = p->adapters->run[i].a;
         if (a && !a->uw && has_unit(a, unit))
-            rc = a->w->get(a->w, unit, backward, &a->uw, e);
+            rc = a->w->get(a->w, unit, backward && !packs_backward(a, unit), &a->uw, e);
     }
     if (rc < 0)
         adapters_put(p, unit);

@@ -129,9 +129,6 @@ static int check_matrix(const struct model *base, const struct adapter_matrix *x
                        "%s: adapters of %s are not computed: merge the adapter into the model (reshard cp "
                        "--merge)",
                        q->name, why_not(q));
-    if (q->expert >= 0 && base->local.layout.ep > 1)
-        return err_set(e, ERR_USAGE, "%s: adapters of experts need --ep 1, it is %d", q->name,
-                       base->local.layout.ep);
     if (x->rank < 1)
         return err_set(e, ERR_USAGE, "%s: a rank of %lld: an adapter has a rank of 1 at least", q->name,
                        (long long)x->rank);

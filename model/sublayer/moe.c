@@ -156,7 +156,7 @@ static void run_up(const struct pass *p, const struct sublayer *s, struct branch
     struct mat gu = grouped(b, b->gu, DT_F32, x->up_cols), act = grouped(b, b->act, p->m->dt, x->inter);
 
     KERNEL(p->m->dev, linear_experts, gu, side.in, &side.groups, packs);
-    adapters_experts_add(p, s, PACK_UP, branch, h, gu);
+    adapters_experts_add(p, s, PACK_UP, branch, side.in, gu);
     for (int i = 0, n = act_inputs(x->act); i < n; i++)
         add_biases(p, s, b, first_input(x) + i, mat_cols(gu, i * x->up_cols / n, x->up_cols / n));
     act_forward(p->m->dev, x->act, &x->clamp, act, gu);
@@ -213,9 +213,11 @@ static int run_round(const struct pass *p, const struct sublayer *s, struct bran
     struct mat results;
 
     TRY(experts_send(p, b, h, b->arrived, e));
+    TRY(adapters_experts_send(p, s, b, e));
     if (first && has_shared(s))
         TRY(run_shared(p, s, branch, h, e));
     TRY(experts_arrive(b, 0, e));
+    adapters_experts_arrived(p, s, b);
     TRY(run_experts(p, s, branch, h, e));
     TRY(experts_return(p, b, ALTERED("expert_unrounded"), &results, e));
     TRY(experts_arrive(b, 0, e));
@@ -291,8 +293,7 @@ static int sequences_a_leaf(const struct pass *p)
     return ORDER("expert_leaf_ranks", leaf, p->r.n_seq < leaf ? p->r.n_seq : leaf);
 }
 
-/* What an experts' record needs of x later: other layers or rounds may overwrite it. */
-static struct mat record_input(const struct pass *p, const struct experts_buf *b, struct mat x)
+struct mat experts_record_input(const struct pass *p, const struct experts_buf *b, struct mat x)
 {
     return p->w->deferred && experts_rounds(b) > 1 ? deferred_copy(p->w->deferred, x) : gradient_input(p, x);
 }
@@ -325,8 +326,7 @@ static int weight_gradient(const struct pass *p, const struct gradient *g, struc
 
     for (int i = 0; i < x->n_local; i++) {
         int part = expert_part(p, g, x->first + i);
-        b->routing.acc[i] = g->adapter ? gradient_sums_of(p, of, g->unit, part)
-                                       : expert_sums(p, b, g->unit, part);
+        b->routing.acc[i] = expert_sums(p, of, b, g->unit, part);
         b->routing.acc[i].n /= leaf;
         b->routing.acc[i].next /= leaf;
         ld = model_mat(of, NULL, part).ld;
@@ -347,7 +347,7 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct b
     const struct experts *x = &s->experts;
     struct experts_buf *b = &branch->experts;
     struct mat d_act = grouped(b, b->d_act, DT_F32, x->inter), act = grouped(b, b->act, m->dt, x->inter);
-    struct mat scaled = grouped(b, b->row, m->dt, m->hidden);
+    struct mat scaled = grouped(b, b->row, m->dt, m->hidden), in;
     struct side side = experts_side(p, b, dx, b->d_arrived);
     int rc;
 
@@ -367,8 +367,9 @@ static int through_down(const struct pass *p, const struct sublayer *s, struct b
     if (!has_dispatch(m))
         experts_place_weight_gradients(p, b);
     KERNEL(m->dev, gather_scaled, scaled, side.in, side.weight, side.weight_list);
-    TRY(emit_experts(p, s, b, DOWN, scaled, record_input(p, b, act), e));
-    TRY(adapters_experts_down_records(p, s, PACK_DOWN, branch, &side, scaled, act, e));
+    in = experts_record_input(p, b, act);
+    TRY(emit_experts(p, s, b, DOWN, scaled, in, e));
+    TRY(adapters_experts_down_records(p, s, PACK_DOWN, branch, &side, scaled, in, e));
     KERNEL(m->dev, scale_rows, d_act, side.weight, side.weight_list);
     act_backward(m->dev, x->act, &x->clamp, grouped(b, b->dgu, m->dt, x->up_cols),
                  grouped(b, b->gu, DT_F32, x->up_cols), d_act);
@@ -387,7 +388,7 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct bra
     struct experts_buf *b = &branch->experts;
     struct side side = experts_side(p, b, h, b->arrived);
     struct mat dgu = grouped(b, b->dgu, m->dt, x->up_cols), results;
-    struct mat in = has_dispatch(m) ? record_input(p, b, side.in.m) : h;
+    struct mat in = has_dispatch(m) ? experts_record_input(p, b, side.in.m) : h;
     struct listed dy[2];
     struct leaves leaves[2] = { x->of_up, x->of_up };
     int n_in = act_inputs(x->act), first = first_input(x), k = b->routing.k, rc;
@@ -398,7 +399,7 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct bra
     KERNEL(m->dev, linear_dx_experts, grouped(b, b->sum, DT_F32, m->hidden), n_in, dy,
            expert_weights(p, s, b, first, n_in), leaves, &side.groups);
     TRY(sum_rows(p, b, adapters_experts_up(p, s, PACK_UP, branch, dy, leaves), e));
-    TRY(adapters_experts_up_end(p, s, PACK_UP, branch, dy, h, e));
+    TRY(adapters_experts_up_end(p, s, PACK_UP, branch, dy, in, e));
     round_rows(p, b);
     TRY(experts_return(p, b, ALTERED("expert_dx_unrounded"), &results, e));
 
@@ -438,6 +439,7 @@ static int run_again(const struct pass *p, const struct sublayer *s, struct bran
         weight_pack_now(p, s, PACK_UP, b->packs, b->pack_memory);
     TRY(experts_arrive(b, 0, e));
     run_up(p, s, branch, h, packs);
+    adapters_experts_again(p, s, PACK_DOWN, branch, grouped(b, b->act, m->dt, s->experts.inter));
     rc = rows_gather(m, &p->r, rows_of(p->w->dx_body, m->dt, own, m->hidden), dx, e);
 out:
     return rc;

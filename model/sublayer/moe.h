@@ -75,6 +75,8 @@ int experts_rounds(const struct experts_buf *b);
 int experts_begin_round(const struct pass *p, struct experts_buf *b, int round, struct err *e);
 /* Starts home rows of `all` to the ranks of their experts. `all` may change at once. */
 int experts_send(const struct pass *p, struct experts_buf *b, struct mat all, void *arrived, struct err *e);
+/* The same of the numbers of the rows' adapters (struct adapter); 0: none. */
+int experts_send_adapters(const struct pass *p, struct experts_buf *b, struct err *e);
 /* Starts b->row back to the home ranks: *results, in the order of the home lists. b->row may change at once.
  * unrounded: an altered order, b->sum instead. */
 int experts_return(const struct pass *p, struct experts_buf *b, int unrounded, struct mat *results,
@@ -93,13 +95,24 @@ int experts_gather_results(const struct pass *p, struct experts_buf *b, float *t
 /* b->d_slot of all rows, when all rounds are through: every rank has its share's. Collective over tp. */
 int experts_gather_weight_gradients(const struct pass *p, struct experts_buf *b, struct err *e);
 
-/* ---- moe_adapter.c: adapters of routed experts (ep 1). k: the pack ---- */
+/* What a record of x needs later: other layers or rounds may overwrite it. */
+struct mat experts_record_input(const struct pass *p, const struct experts_buf *b, struct mat x);
+
+/* ---- moe_adapter.c: adapters of routed experts. k: the pack ---- */
 /* Buffers for adapters up to this rank; 0: none. */
 void adapters_carve_experts(const struct sublayer *s, int64_t rank, const struct carver *from,
                             struct experts_buf *b);
-/* The pack made y (grouped) from x, all rows of the call: adds what adapters add. */
+/* With ep > 1, of a server's rows: the numbers of their adapters to the ranks of their experts; after
+ * experts_arrive they are there. The first is collective over ep. */
+int adapters_experts_send(const struct pass *p, const struct sublayer *s, struct experts_buf *b,
+                          struct err *e);
+void adapters_experts_arrived(const struct pass *p, const struct sublayer *s, struct experts_buf *b);
+/* The pack made y (grouped) from x (struct side): adds what adapters add. */
 void adapters_experts_add(const struct pass *p, const struct sublayer *s, int k,
-                          const struct branch_buf *branch, struct mat x, struct mat y);
+                          const struct branch_buf *branch, struct listed x, struct mat y);
+/* In training: z of a pack that the forward pass of another round overwrote. x: grouped, all inputs. */
+void adapters_experts_again(const struct pass *p, const struct sublayer *s, int k,
+                            const struct branch_buf *branch, struct mat x);
 /* The same where x is grouped and y, in b->sum, is summed over tp. Before the sum: leaves the parts of z
  * behind it; returns their floats. */
 int64_t adapters_experts_begin(const struct pass *p, const struct sublayer *s, int k,
@@ -107,14 +120,15 @@ int64_t adapters_experts_begin(const struct pass *p, const struct sublayer *s, i
 void adapters_experts_end(const struct pass *p, const struct sublayer *s, int k,
                           const struct branch_buf *branch, struct mat y);
 /* Going back through down; side: the gradient of the outputs, before it is multiplied by the weights of the
- * experts. Adds to d_act; afterwards the records: scaled is that gradient times the weights. */
+ * experts. Adds to d_act; afterwards the records: scaled is that gradient times the weights, act as records
+ * take it. */
 void adapters_experts_down(const struct pass *p, const struct sublayer *s, int k, struct branch_buf *branch,
                            const struct side *side, struct mat d_act);
 int adapters_experts_down_records(const struct pass *p, const struct sublayer *s, int k,
                                   struct branch_buf *branch, const struct side *side, struct mat scaled,
                                   struct mat act, struct err *e);
 /* Going back through gate and up; dy, leaves: by slot. Leaves the parts of dz behind b->sum; returns their
- * floats. After the sum over tp: emits the records, adds to b->sum. h: all rows of the input. */
+ * floats. After the sum over tp: emits the records, adds to b->sum. h: the input, as records take it. */
 int64_t adapters_experts_up(const struct pass *p, const struct sublayer *s, int k, struct branch_buf *branch,
                             const struct listed *dy, const struct leaves *leaves);
 int adapters_experts_up_end(const struct pass *p, const struct sublayer *s, int k, struct branch_buf *branch,
@@ -127,6 +141,9 @@ size_t experts_deferred_bytes(const struct sublayer *s, const struct model *m, c
                               enum recompute recompute);
 int experts_deferred_records(const struct sublayer *s, const struct model *m, const struct call_shape *c);
 void experts_traffic(const struct sublayer *s, const struct model *m, struct unit_traffic *t);
+/* The most rows of a call that come to this rank's experts, in at most so many rounds. */
+int64_t experts_rows(const struct sublayer *s, const struct model *m, const struct call_shape *c);
+int experts_most_rounds(const struct sublayer *s, const struct model *m, const struct call_shape *c);
 double experts_flops(const struct sublayer *s, const struct model *m, double keys);
 
 #endif

@@ -1,15 +1,15 @@
-/* moe_adapter.c - adapters of the routed experts of a mixture (--ep 1): forward and back.
+/* moe_adapter.c - adapters of the routed experts of a mixture: forward and back.
  *
- * Rows are grouped by expert, and inside an expert ascending by row of the call, so the rows of one run are
- * neighbours in every group. They are taken together as groups of their own (struct some_rows): one product
- * of experts makes z of a run. B z is made for some rows at a time, which share m->adapters.d. */
+ * Rows are grouped by expert. The grouped rows of one adapter form groups of their own (struct some_rows),
+ * and one product of experts makes z of them. With ep 1 the rows of a run are neighbours in every group,
+ * because these are ascending by row of the call. With ep > 1 rows come from several ranks, in a server with
+ * the number of their adapter. B z is made for some rows at a time, which share m->adapters.d. */
 #include "model/sublayer/moe.h"
 
-/* Rows of a run: local expert e has the grouped rows [at[e], at[e] + begin[e + 1] - begin[e]). */
+/* Grouped rows of one adapter. */
 struct some_rows {
     struct expert_rows groups;
-    const int64_t *at;
-    const int32_t *list; /* [n]: the grouped rows */
+    const int32_t *list; /* [n]: ascending */
     int64_t n;
 };
 
@@ -25,8 +25,40 @@ void adapters_carve_experts(const struct sublayer *s, int64_t rank, const struct
     l->z = carve(from, LIFE_SCRATCH, b->capacity * 2 * rank, sizeof(float));
     l->z_dt = carve(from, LIFE_SCRATCH, b->capacity * 2 * rank, sizeof(float));
     l->begin = carve(from, LIFE_HOST, 2 * (n + 1), sizeof *l->begin);
-    l->at = carve(from, LIFE_HOST, n + 1, sizeof *l->at);
     l->list = carve(from, LIFE_HOST, 2 * b->capacity, sizeof *l->list);
+}
+
+/* ---- which rows have which adapter ---- */
+
+/* Do numbers of adapters travel? All ranks of the expert group list the same adapters, so they agree. */
+static int has_numbers(const struct pass *p, const struct sublayer *s)
+{
+    if (p->w || !has_dispatch(p->m))
+        return 0;
+    for (int i = 0; p->adapters && i < p->adapters->n; i++) {
+        const struct adapter *a = p->adapters->run[i].a;
+        if (a && (adapter_product(a, s, PACK_UP) || adapter_product(a, s, PACK_DOWN)))
+            return 1;
+    }
+    return 0;
+}
+
+int adapters_experts_send(const struct pass *p, const struct sublayer *s, struct experts_buf *b,
+                          struct err *e)
+{
+    return has_numbers(p, s) ? experts_send_adapters(p, b, e) : 0;
+}
+
+void adapters_experts_arrived(const struct pass *p, const struct sublayer *s, struct experts_buf *b)
+{
+    if (has_numbers(p, s))
+        dev_read(p->m->dev, b->low.arrived_host, b->low.arrived, (size_t)b->n * sizeof *b->low.arrived);
+}
+
+/* All rows that this rank's experts compute. */
+static struct expert_rows groups_of(const struct pass *p, const struct experts_buf *b)
+{
+    return has_dispatch(p->m) ? arrivals_groups(&b->arrivals) : routing_groups(&b->routing);
 }
 
 /* The first grouped row of [lo, hi) whose row of the call is at least `row`. */
@@ -42,33 +74,46 @@ static int64_t search(const int32_t *rows, int64_t lo, int64_t hi, int64_t row)
     return lo;
 }
 
-static struct some_rows rows_of_run(const struct experts_buf *b, const struct adapter_run *run)
+/* ep > 1: does a grouped row have the adapter of the run? In training all have it. */
+static int has_adapter(const struct pass *p, const struct experts_buf *b, const struct adapter_run *run,
+                       int64_t row)
+{
+    return p->w || b->low.arrived_host[b->arrivals.list[row]] == (float)run->a->number;
+}
+
+static struct some_rows rows_of_run(const struct pass *p, const struct experts_buf *b,
+                                    const struct adapter_run *run)
 {
     const struct routing *r = &b->routing;
     const struct adapter_lists *l = &b->low;
-    struct some_rows s = { .groups = { .n = r->n_local, .begin = l->begin }, .at = l->at, .list = l->list };
+    int travels = has_dispatch(p->m);
+    struct expert_rows all = groups_of(p, b);
+    struct some_rows s = { .groups = { .n = all.n, .begin = l->begin }, .list = l->list };
 
-    for (int e = 0; e < r->n_local; e++) {
-        int64_t lo = search(r->row, r->begin[e], r->begin[e + 1], run->first);
-        int64_t hi = search(r->row, lo, r->begin[e + 1], run->first + run->n);
+    for (int e = 0; e < all.n; e++) {
+        int64_t lo = all.begin[e], hi = all.begin[e + 1];
+        if (!travels) {
+            lo = search(r->row, lo, hi, run->first);
+            hi = search(r->row, lo, hi, run->first + run->n);
+        }
         l->begin[e] = s.n;
-        l->at[e] = lo;
         for (; lo < hi; lo++)
-            l->list[s.n++] = (int32_t)lo;
+            if (!travels || has_adapter(p, b, run, lo))
+                l->list[s.n++] = (int32_t)lo;
     }
-    l->begin[r->n_local] = s.n;
+    l->begin[all.n] = s.n;
     return s;
 }
 
-/* The rows `s` of an operand of grouped rows; by_row: of one that has all rows of the call. */
-static struct listed operand(const struct experts_buf *b, const struct some_rows *s, struct mat x, int by_row)
+/* The rows `s` of an operand whose grouped rows are x. */
+static struct listed operand(const struct experts_buf *b, const struct some_rows *s, struct listed x)
 {
     int32_t *list = b->low.list + b->capacity;
-    if (!by_row)
-        return listed_of(x, s->list);
+    if (!x.list)
+        return listed_of(x.m, s->list);
     for (int64_t i = 0; i < s->n; i++)
-        list[i] = b->routing.row[s->list[i]];
-    return listed_of(x, list);
+        list[i] = x.list[s->list[i]];
+    return listed_of(x.m, list);
 }
 
 /* ---- some rows at a time ---- */
@@ -100,15 +145,15 @@ static int next_chunk(const struct experts_buf *b, const struct some_rows *s, st
     return 1;
 }
 
-/* y += factor * d, the rows of a chunk; d: m->adapters.d. */
+/* y += factor * d, the rows of a chunk, neighbours together; d: m->adapters.d. */
 static void add_chunk(const struct pass *p, const struct some_rows *s, const struct chunk *c, struct mat y,
                       struct mat d, float factor)
 {
-    for (int i = 0; i < c->groups.n; i++) {
-        int64_t lo = c->groups.begin[i], n = c->groups.begin[i + 1] - lo;
-        int64_t at = s->at[c->first + i] + c->row + lo - s->groups.begin[c->first + i];
-        if (n)
-            KERNEL(p->m->dev, add_scaled, mat_rows(y, at, n), mat_rows(d, lo, n), factor);
+    const int32_t *row = s->list + c->row;
+    for (int64_t i = 0, n; i < c->n; i += n) {
+        for (n = 1; i + n < c->n && row[i + n] == row[i] + n;)
+            n++;
+        KERNEL(p->m->dev, add_scaled, mat_rows(y, row[i], n), mat_rows(d, i, n), factor);
     }
 }
 
@@ -131,10 +176,14 @@ static void add_outputs(const struct pass *p, const struct experts_buf *b, const
 }
 
 /* ---- forward ---- */
-static const struct adapter_product *product_of(const struct adapter_run *run, const struct sublayer *s,
-                                                int k)
+/* What run i of the pass adds; NULL: nothing. With ep > 1 the first run of an adapter stands for all. */
+static const struct adapter_product *product_of(const struct pass *p, int i, const struct sublayer *s, int k)
 {
-    return run->a && run->n ? adapter_product(run->a, s, k) : NULL;
+    const struct adapter_run *run = &p->adapters->run[i];
+    for (int j = 0; has_dispatch(p->m) && j < i; j++)
+        if (p->adapters->run[j].a == run->a)
+            return NULL;
+    return run->a && (run->n || has_dispatch(p->m)) ? adapter_product(run->a, s, k) : NULL;
 }
 
 /* Where the rounded z of a run lies: kept for backward, which has one run of all rows, or scratch. */
@@ -144,23 +193,43 @@ static struct mat z_of(const struct pass *p, int k, const struct branch_buf *bra
     return rows_of(branch->z[k] ? branch->z[k] : branch->experts.low.z_dt, p->m->dt, n, x->rank);
 }
 
-void adapters_experts_add(const struct pass *p, const struct sublayer *s, int k,
-                          const struct branch_buf *branch, struct mat x, struct mat y)
+/* z of some rows, from an operand that has all inputs. */
+static struct mat make_z(const struct pass *p, const struct adapter *a, const struct adapter_product *product,
+                         int k, const struct branch_buf *branch, const struct some_rows *rows,
+                         struct listed x)
 {
     const struct model *m = p->m;
     const struct experts_buf *b = &branch->experts;
+    struct mat z = z_of(p, k, branch, product, rows->n);
+    KERNEL(m->dev, linear_experts, rows_of(b->low.z, DT_F32, rows->n, product->rank), operand(b, rows, x),
+           &rows->groups, &a->uw->pack[product->a]);
+    KERNEL(m->dev, round_to, z.p, m->dt, b->low.z, rows->n * product->rank);
+    return z;
+}
+
+void adapters_experts_add(const struct pass *p, const struct sublayer *s, int k,
+                          const struct branch_buf *branch, struct listed x, struct mat y)
+{
+    const struct experts_buf *b = &branch->experts;
     for (int i = 0; p->adapters && i < p->adapters->n; i++) {
         const struct adapter_run *run = &p->adapters->run[i];
-        const struct adapter_product *product = product_of(run, s, k);
+        const struct adapter_product *product = product_of(p, i, s, k);
         if (!product)
             continue;
-        struct some_rows rows = rows_of_run(b, run);
-        struct mat z = z_of(p, k, branch, product, rows.n);
-        KERNEL(m->dev, linear_experts, rows_of(b->low.z, DT_F32, rows.n, product->rank),
-               operand(b, &rows, x, 1), &rows.groups, &run->a->uw->pack[product->a]);
-        KERNEL(m->dev, round_to, z.p, m->dt, b->low.z, rows.n * product->rank);
+        struct some_rows rows = rows_of_run(p, b, run);
+        struct mat z = make_z(p, run->a, product, k, branch, &rows, x);
         add_outputs(p, b, run->a, product, &rows, z, y);
     }
+}
+
+void adapters_experts_again(const struct pass *p, const struct sublayer *s, int k,
+                            const struct branch_buf *branch, struct mat x)
+{
+    const struct adapter_product *product = p->adapters ? product_of(p, 0, s, k) : NULL;
+    if (!product)
+        return;
+    struct some_rows rows = rows_of_run(p, &branch->experts, &p->adapters->run[0]);
+    make_z(p, p->adapters->run[0].a, product, k, branch, &rows, listed_of(x, NULL));
 }
 
 /* Parts of z lie behind the grouped rows of b->sum. */
@@ -172,12 +241,12 @@ int64_t adapters_experts_begin(const struct pass *p, const struct sublayer *s, i
     float *at = b->sum + b->n * m->hidden;
     for (int i = 0; p->adapters && i < p->adapters->n; i++) {
         const struct adapter_run *run = &p->adapters->run[i];
-        const struct adapter_product *product = product_of(run, s, k);
+        const struct adapter_product *product = product_of(p, i, s, k);
         if (!product)
             continue;
-        struct some_rows rows = rows_of_run(b, run);
-        KERNEL(m->dev, linear_experts, rows_of(at, DT_F32, rows.n, product->rank), operand(b, &rows, x, 0),
-               &rows.groups, &run->a->uw->pack[product->a]);
+        struct some_rows rows = rows_of_run(p, b, run);
+        KERNEL(m->dev, linear_experts, rows_of(at, DT_F32, rows.n, product->rank),
+               operand(b, &rows, listed_of(x, NULL)), &rows.groups, &run->a->uw->pack[product->a]);
         at += rows.n * product->rank;
     }
     return at - (b->sum + b->n * m->hidden);
@@ -191,10 +260,10 @@ void adapters_experts_end(const struct pass *p, const struct sublayer *s, int k,
     const float *at = b->sum + b->n * m->hidden;
     for (int i = 0; p->adapters && i < p->adapters->n; i++) {
         const struct adapter_run *run = &p->adapters->run[i];
-        const struct adapter_product *product = product_of(run, s, k);
+        const struct adapter_product *product = product_of(p, i, s, k);
         if (!product)
             continue;
-        struct some_rows rows = rows_of_run(b, run);
+        struct some_rows rows = rows_of_run(p, b, run);
         struct mat z = z_of(p, k, branch, product, rows.n);
         KERNEL(m->dev, round_to, z.p, m->dt, at, rows.n * product->rank);
         add_outputs(p, b, run->a, product, &rows, z, y);
@@ -229,7 +298,7 @@ static const struct mat *factors(const struct pass *p, const struct sublayer *s,
     return w;
 }
 
-/* by_row: x has all rows of the call. */
+/* by_row: x has all rows of the call, with ep > 1 those that arrived. */
 static int emit(const struct pass *p, const struct sublayer *s, struct experts_buf *b, enum param_kind kind,
                 struct mat dy, struct mat x, int by_row, struct err *e)
 {
@@ -241,7 +310,8 @@ static int emit(const struct pass *p, const struct sublayer *s, struct experts_b
                                             .adapter = p->w->adapter,
                                             .dy = dy,
                                             .x = x,
-                                            .experts = b },
+                                            .experts = b,
+                                            .round = b->arrivals.round },
                          e);
 }
 
@@ -257,7 +327,7 @@ static struct mat scaled_z(const struct pass *p, const struct adapter_product *x
 {
     struct mat z = rows_of(branch->z[k], p->m->dt, branch->experts.n, x->rank);
     scale_columns(p, x, z);
-    return gradient_input(p, z);
+    return experts_record_input(p, &branch->experts, z);
 }
 
 /* to (fp32, grouped) += the As' transposes times dz, rounded. */
@@ -266,8 +336,7 @@ static void add_dx(const struct pass *p, const struct sublayer *s, const struct 
 {
     const struct model *m = p->m;
     const struct experts_buf *b = &branch->experts;
-    const struct adapter_run all = { p->w->adapter, 0, rows_all(&p->r) };
-    struct some_rows rows = rows_of_run(b, &all);
+    struct some_rows rows = rows_of_run(p, b, &p->adapters->run[0]);
     enum param_kind kind[3];
     struct leaves chain[3];
     struct chunk c = { 0 };
@@ -325,7 +394,7 @@ int adapters_experts_down_records(const struct pass *p, const struct sublayer *s
                weighted = rows_of(b->low.z, m->dt, b->n, x->rank);
     KERNEL(m->dev, gather_scaled, weighted, listed_of(dz, NULL), side->weight, side->weight_list);
     TRY(emit(p, s, b, x->out[0].kind_b, scaled, scaled_z(p, x, branch, k), 0, e));
-    rc = emit(p, s, b, x->out[0].kind_a, weighted, gradient_input(p, act), 0, e);
+    rc = emit(p, s, b, x->out[0].kind_a, weighted, act, 0, e);
 out:
     return rc;
 }
@@ -335,7 +404,7 @@ int64_t adapters_experts_up(const struct pass *p, const struct sublayer *s, int 
 {
     const struct adapter_product *x = product_at(p, s, k);
     struct experts_buf *b = &branch->experts;
-    struct expert_rows groups = routing_groups(&b->routing);
+    struct expert_rows groups = groups_of(p, b);
 
     if (!x)
         return 0;

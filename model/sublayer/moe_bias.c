@@ -38,7 +38,7 @@ void expert_bias_gradient(const struct pass *p, const struct gradient *g, enum p
     KERNEL(m->dev, bias_dw_experts, b->bias_leaf, g->dy, m->dt, &blocks, m->grain);
     for (int i = 0; i < x->n_local; i++) {
         int part = params_part(&m->local, g->unit, param_bias(matrix), x->first + i);
-        struct tree_acc acc = expert_sums(p, b, g->unit, part);
+        struct tree_acc acc = expert_sums(p, p->m, b, g->unit, part);
         KERNEL(m->dev, add_leaves, &acc, b->bias_leaf + i * leaves * n, n, n, leaves);
     }
 }

@@ -72,6 +72,11 @@ static int64_t capacity_of(const struct sublayer *s, const struct model *m, cons
     return has_dispatch(m) ? arrivals_room(&a, a.rank) : worst_of(s, m, c);
 }
 
+int64_t experts_rows(const struct sublayer *s, const struct model *m, const struct call_shape *c)
+{
+    return worst_of(s, m, c);
+}
+
 /* Can one rank of the group have too little room for a call? All ranks go the same rounds. */
 static int has_rounds(const struct sublayer *s, const struct model *m, const struct call_shape *c)
 {
@@ -80,6 +85,19 @@ static int has_rounds(const struct sublayer *s, const struct model *m, const str
     for (int rank = 0; has_dispatch(m) && rank < a.ep; rank++)
         has |= arrivals_room(&a, rank) < arrivals_worst(&a, rank);
     return has;
+}
+
+int experts_most_rounds(const struct sublayer *s, const struct model *m, const struct call_shape *c)
+{
+    return has_rounds(s, m, c) ? leaves_of_experts(m, c) : 1;
+}
+
+/* Elements of the vector of a unit's experts that are trained. */
+static int64_t trained_elements(const struct sublayer *s, const struct model *m, const struct call_shape *c)
+{
+    const struct params_local *l = c->adapter ? &c->adapter->m.local : &m->local;
+    int vector = l->experts_of[s->unit];
+    return vector < 0 ? 0 : l->unit[vector].flat;
 }
 
 /* What the backward of several rounds needs besides: levels of partial sums between rounds of one leaf each,
@@ -94,8 +112,7 @@ static void carve_rounds(const struct sublayer *s, const struct model *m, const 
     b->n_partial = tree_levels(c->leaves * fold, joined) - tree_levels(c->leaves, c->n_seq / c->inner);
     b->n_partial += inner > 1 ? tree_depth(inner) : 0;
     b->n_partial = b->n_partial > 0 ? b->n_partial : 0;
-    b->partial = carve(from, LIFE_SCRATCH, b->n_partial * l->unit[l->experts_of[s->unit]].flat,
-                       sizeof(float));
+    b->partial = carve(from, LIFE_SCRATCH, b->n_partial * trained_elements(s, m, c), sizeof(float));
     if (l->layout.zero < 3 && !c->adapter) /* frozen weights may be sliced at every stage */
         return;
     b->packs = carve(from, LIFE_HOST, s->experts.n_local, sizeof *b->packs);
@@ -143,8 +160,21 @@ static int64_t home_rows(const struct model *m, const struct call_shape *c)
     return c->n_seq * (share < len ? share : len);
 }
 
+/* What travels with a server's rows: which adapter each has. home: home rows times experts a token. */
+static void carve_adapters_dispatch(const struct call_shape *c, int64_t home, const struct carver *from,
+                                    struct experts_buf *b)
+{
+    struct adapter_lists *l = &b->low;
+    l->number = carve(from, LIFE_SCRATCH, c->rows, sizeof *l->number);
+    l->home = carve(from, LIFE_COMM, home, sizeof *l->home);
+    l->arrived = carve(from, LIFE_COMM, b->capacity, sizeof *l->arrived);
+    l->number_host = carve(from, LIFE_HOST, c->rows, sizeof *l->number_host);
+    l->arrived_host = carve(from, LIFE_HOST, b->capacity, sizeof *l->arrived_host);
+}
+
+/* rank: of adapters, 0: there are none. */
 static void carve_dispatch(const struct sublayer *s, const struct model *m, const struct call_shape *c,
-                           const struct carver *from, struct experts_buf *b)
+                           int64_t rank, const struct carver *from, struct experts_buf *b)
 {
     size_t el = dtype_size(m->dt);
     int64_t home = home_rows(m, c), n = home * s->experts.router.k;
@@ -159,6 +189,8 @@ static void carve_dispatch(const struct sublayer *s, const struct model *m, cons
     b->moved = carve(from, LIFE_COMM, b->capacity * m->hidden, el);
     b->home_out = carve(from, LIFE_COMM, gathers ? home * m->hidden : 0, sizeof(float));
     b->home_weight = carve(from, LIFE_COMM, n, sizeof(float));
+    if (rank && !c->training)
+        carve_adapters_dispatch(c, n, from, b);
 }
 
 void experts_carve(const struct sublayer *s, const struct model *m, const struct call_shape *c,
@@ -169,7 +201,7 @@ void experts_carve(const struct sublayer *s, const struct model *m, const struct
     int64_t n_slots = c->rows * x->router.k;
     int all = has_dispatch(m); /* the lists are of home rows, for all experts */
     size_t el = dtype_size(m->dt);
-    int64_t rank = has_dispatch(m) ? 0 : c->training ? (c->adapter ? c->adapter->rank : 0) : m->adapter_rank;
+    int64_t rank = c->training ? (c->adapter ? c->adapter->rank : 0) : m->adapter_rank;
 
     b->capacity = capacity_of(s, m, c);
     b->routing = (struct routing){ .n_experts = x->router.n_experts,
@@ -188,9 +220,9 @@ void experts_carve(const struct sublayer *s, const struct model *m, const struct
     b->act = carve(from, LIFE_CHEAP, b->capacity * x->inter, el);
     b->sum = carve(from, LIFE_COMM, b->capacity * (m->hidden + 2 * rank), sizeof(float));
     b->row = m->dt == DT_F32 ? b->sum : carve(from, LIFE_SCRATCH, b->capacity * m->hidden, el);
-    if (has_dispatch(m))
-        carve_dispatch(s, m, c, from, b);
     adapters_carve_experts(s, rank, from, b);
+    if (has_dispatch(m))
+        carve_dispatch(s, m, c, rank, from, b);
     if (has_shared(s))
         carve_shared(s, m, c, from, b);
     if (c->training)
@@ -211,7 +243,7 @@ size_t experts_deferred_bytes(const struct sublayer *s, const struct model *m, c
     int64_t columns = x->up_cols + m->hidden + (rounds || recompute != RECOMPUTE_NONE ? x->inter : 0);
     columns += rounds || (has_dispatch(m) && recompute == RECOMPUTE_FULL) ? m->hidden : 0;
     size_t sum = (size_t)(worst_of(s, m, c) * columns) * el;
-    sum += (size_t)(3 + 5 * (rounds ? leaves_of_experts(m, c) : 1)) * 64;
+    sum += (size_t)(3 + 5 * experts_most_rounds(s, m, c)) * 64;
 
     sum += (size_t)(c->rows * (x->router.n_experts + 1)) * el;
     if (has_shared(s)) {
@@ -223,8 +255,8 @@ size_t experts_deferred_bytes(const struct sublayer *s, const struct model *m, c
 
 int experts_deferred_records(const struct sublayer *s, const struct model *m, const struct call_shape *c)
 {
-    int rounds = has_rounds(s, m, c) ? leaves_of_experts(m, c) : 1;
-    return 1 + rounds * (1 + act_inputs(s->experts.act));
+    int matrices = (1 + act_inputs(s->experts.act)) * (c->adapter ? 2 : 1); /* A and B of each */
+    return 1 + experts_most_rounds(s, m, c) * matrices;
 }
 
 /* With ep 1 each of a token's experts is summed over tp by itself. */

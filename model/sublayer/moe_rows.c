@@ -1,5 +1,6 @@
 /* moe_rows.c - a mixture's rows to the ranks of their experts, and results back to the ranks that hold the
  * tokens (--ep, dispatch.h). With ep 1 every rank of tp has all rows, and nothing travels. */
+#include <string.h>
 #include "model/sublayer/moe.h"
 
 /* ---- whose rows ---- */
@@ -57,7 +58,7 @@ struct side experts_side(const struct pass *p, const struct experts_buf *b, stru
 }
 
 /* What is under way: index of b->moving. */
-enum { ROWS, NUMBERS };
+enum { ROWS, NUMBERS, ADAPTERS };
 
 int experts_arrive(struct experts_buf *b, int rc, struct err *e)
 {
@@ -84,6 +85,32 @@ int experts_send(const struct pass *p, struct experts_buf *b, struct mat all, vo
     KERNEL(m->dev, gather_scaled, rows_of(b->home, m->dt, b->routing.n, m->hidden), from, NULL, NULL);
     int rc = arrivals_send(&b->arrivals, &b->moving[ROWS], m->ep, arrived, b->home,
                            (size_t)m->hidden * dtype_size(m->dt), e);
+    return started(p, b, rc, e);
+}
+
+/* Writes the number of every row's adapter. */
+static void list_adapters(const struct pass *p, const struct experts_buf *b)
+{
+    float *to = b->low.number_host;
+    memset(to, 0, (size_t)b->routing.rows * sizeof *to);
+    for (int i = 0; i < p->adapters->n; i++) {
+        const struct adapter_run *run = &p->adapters->run[i];
+        for (int64_t row = run->first; run->a && row < run->first + run->n; row++)
+            to[row] = (float)run->a->number;
+    }
+    dev_write(p->m->dev, b->low.number, to, (size_t)b->routing.rows * sizeof *to);
+}
+
+int experts_send_adapters(const struct pass *p, struct experts_buf *b, struct err *e)
+{
+    const struct model *m = p->m;
+    const struct routing *r = &b->routing;
+
+    list_adapters(p, b);
+    KERNEL(m->dev, embed, rows_of(b->low.home, DT_F32, r->n, 1), rows_of(b->low.number, DT_F32, r->rows, 1),
+           0, r->row);
+    int rc = arrivals_send(&b->arrivals, &b->moving[ADAPTERS], m->ep, b->low.arrived, b->low.home,
+                           sizeof *b->low.home, e);
     return started(p, b, rc, e);
 }
 
@@ -166,10 +193,11 @@ int experts_gather_weight_gradients(const struct pass *p, struct experts_buf *b,
 }
 
 /* ---- sums ---- */
-struct tree_acc expert_sums(const struct pass *p, const struct experts_buf *b, int unit, int part)
+struct tree_acc expert_sums(const struct pass *p, const struct model *of, const struct experts_buf *b,
+                            int unit, int part)
 {
-    const struct params_local *l = &p->m->local;
-    struct tree_acc acc = gradient_sums(p, unit, part);
+    const struct params_local *l = &of->local;
+    struct tree_acc acc = gradient_sums_of(p, of, unit, part);
 
     if (!has_dispatch(p->m))
         return acc;

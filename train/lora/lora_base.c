@@ -37,6 +37,8 @@ static int digest_base(struct ckpt *c, const struct ranks *ranks, char out[33], 
     if (rc >= 0)
         rc = digest_share(c, world_rank(ranks->world), world_size(ranks->world), d, e);
     TRY(comm_agree(ranks->mesh.all, rc, e));
+    rc = comm_agree_alike(ranks->mesh.all, &(uint64_t){ ckpt_list_hash(c) }, 1, CKPT_DIFFERS, e);
+    TRY(rc < 0 ? err_add(e, "%s", ckpt_path(c)) : 0);
     for (int i = 0; i < n; i++)
         memcpy(&sum[2 * i], &d[i], sizeof d[i]);
     TRY(comm_all_reduce_i64(ranks->mesh.all, sum, 2 * n, e));
