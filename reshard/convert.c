@@ -4,6 +4,7 @@
 #include "reshard/dest.h"
 #include "reshard/gguf/gguf_prepare.h"
 #include "reshard/lora/adapters.h"
+#include "reshard/serve/serve_b12.h"
 
 static int write_and_prove(const struct plan *p, const struct adapters *merged, struct log *log,
                            struct err *e)
@@ -46,6 +47,8 @@ static void log_remarks(const struct ckpt *src, const struct request *req, struc
         log_line(log, "%s: %s", req->src, ckpt_note(src));
     if (ckpt_writer(src) && !ckpt_state(src)->has_state)
         log_line(log, "%s: optimizer state: absent", req->src);
+    if (req->format == TARGET_SERVE && ckpt_state(src)->has_state)
+        log_line(log, "%s: optimizer state is left out: the serve format has weights only", req->src);
 }
 
 int reshard_convert(const struct request *req, struct log *log, struct err *e)
@@ -70,6 +73,12 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
         TRY(gguf_target_prepare(&src, &gguf, req, log, e));
     TRY(procs_agree(req->procs, plan_make(&p, src, req, log, e), e));
     p.gguf = gguf;
+    if (req->panels == CKPT_PANELS_B12)
+        TRY(serve_b12_choose(&p, p.serve, e));
+    if (p.serve && p.serve->narrow.packs + p.serve->narrow.wide)
+        log_line(log, "%d packs in 12 bits with %lld escapes of %lld values, %d in 16 bits",
+                 p.serve->narrow.packs, (long long)p.serve->narrow.escapes, (long long)p.serve->narrow.values,
+                 p.serve->narrow.wide);
     TRY(procs_check_memory(req->procs, plan_memory_bytes(&p), "use a smaller --threads", e));
     TRY(write_and_prove(&p, &merged, log, e));
     if (gguf && gguf_target_rounded(gguf))

@@ -20,9 +20,11 @@ static const char *const native_last[] = { "manifest.json", NULL };
 static const char *const hf_last[] = { "adapter_config.json", "config.json", "model.safetensors.index.json",
                                        NULL };
 static const char *const dcp_last[] = { ".metadata", NULL };
-static const char *const *const last_files[] = {
-    [TARGET_NATIVE] = native_last, [TARGET_HF] = hf_last, [TARGET_DCP] = dcp_last, [TARGET_MEGATRON] = NULL
-};
+static const char *const *const last_files[] = { [TARGET_NATIVE] = native_last,
+                                                 [TARGET_HF] = hf_last,
+                                                 [TARGET_DCP] = dcp_last,
+                                                 [TARGET_MEGATRON] = NULL,
+                                                 [TARGET_SERVE] = native_last };
 
 static const char *const *last_of(enum target_format f)
 {

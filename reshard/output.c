@@ -7,6 +7,7 @@
 #include "format/quant_view.h"
 #include "reshard/gguf/gguf_prepare.h"
 #include "reshard/output.h"
+#include "reshard/serve/serve_plan.h"
 
 /* The part of the source's state that the target keeps. */
 static struct ckpt_state target_state(const struct plan *p)
@@ -274,6 +275,35 @@ static int seal_gguf(struct output *o, const char *tmp, char *blob, size_t n, co
     return gguf_write_seal(w, e);
 }
 
+/* ---- the serve format: native, in panels ---- */
+
+static int open_serve(struct output *o, const char *tmp, struct err *e)
+{
+    return panels_write_open(&o->serve, tmp, &o->p->serve->layout, o->watch.arg ? &o->watch : NULL, e);
+}
+
+static int put_serve(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n,
+                     struct err *e)
+{
+    (void)target;
+    return panels_write_put(o->serve, q->index, data, n, e);
+}
+
+static int seal_serve(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta,
+                      struct err *e)
+{
+    struct panels_write *w = o->serve;
+    void *table = NULL;
+    size_t bytes = 0;
+    (void)blob, (void)n;
+    o->serve = NULL;
+    int rc = panels_write_close(w, &table, &bytes, e);
+    if (rc >= 0)
+        rc = ckpt_seal(tmp, 1, &table, &bytes, meta, NULL, e);
+    free(table);
+    return rc;
+}
+
 /* ---- any ---- */
 
 static const struct sink sinks[] = {
@@ -282,6 +312,7 @@ static const struct sink sinks[] = {
     [TARGET_DCP] = { 1, 0, open_dcp, put_dcp, close_dcp, NULL, seal_dcp },
     [TARGET_UNIVERSAL] = { 0, 0, open_universal, put_universal, NULL, NULL, seal_universal },
     [TARGET_GGUF] = { 0, 0, open_gguf, put_gguf, NULL, NULL, seal_gguf },
+    [TARGET_SERVE] = { 0, 0, open_serve, put_serve, NULL, NULL, seal_serve },
     [TARGET_MEGATRON] = { 1, 0, megatron_sink_open, megatron_sink_put, megatron_sink_close, NULL,
                           megatron_sink_seal },
 };
@@ -306,6 +337,7 @@ void output_free(struct output *o)
     dcp_write_free(o->dcp);
     universal_write_free(o->universal);
     gguf_write_abort(o->gguf);
+    panels_write_abort(o->serve);
     megatron_sink_free(o);
     free(o->shard);
     free(o->table);

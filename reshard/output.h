@@ -37,6 +37,7 @@ struct output {
     struct dcp_write *dcp;
     struct universal_write *universal;
     struct gguf_write *gguf;
+    struct panels_write *serve;
     struct ckpt_state state; /* of universal */
     struct ckpt_watch watch; /* arg NULL: the files stay on this machine */
     struct megatron_write *megatron;

@@ -10,6 +10,7 @@
 #include "model/family.h"
 #include "reshard/cast.h"
 #include "reshard/reshard.h"
+#include "reshard/serve/serve_plan.h"
 
 #define CONFIG_MAX ((size_t)1 << 24)
 #define MOST_GRAIN 64
@@ -311,8 +312,8 @@ out:
 
 /* ---- who writes what ---- */
 
-static int add_piece(struct plan *p, struct target *t, int rank, const struct box *b, int64_t lo, int64_t hi,
-                     struct err *e)
+int plan_add_piece(struct plan *p, struct target *t, int rank, const struct box *b, int64_t lo, int64_t hi,
+                   struct err *e)
 {
     if (stored_dtype_bits(t->t.dtype) < 8) {
         int rc = ckpt_piece_check(&(struct ckpt_piece){ t->t, *b, lo, hi }, e);
@@ -352,7 +353,7 @@ static int add_whole(struct plan *p, struct err *e)
     for (int i = 0; i < p->n && rc >= 0; i++) {
         struct box b = box_whole(p->target[i].t.n_dims, p->target[i].t.shape);
         if (!p->target[i].n_pieces)
-            rc = add_piece(p, &p->target[i], 0, &b, 0, box_count(&b), e);
+            rc = plan_add_piece(p, &p->target[i], 0, &b, 0, box_count(&b), e);
     }
     return rc < 0 ? rc : 0;
 }
@@ -406,7 +407,7 @@ static int add_rank(struct plan *p, const struct params_local *l, int rank, int 
             const char *name = p->has_cuts ? p->cut.name[param] : p->table.p[param].name;
             struct target *t = find_target(p, (enum ckpt_role)role, name);
             if (t)
-                rc = add_piece(p, t, rank, &out[i].box, out[i].lo, out[i].hi, e);
+                rc = plan_add_piece(p, t, rank, &out[i].box, out[i].lo, out[i].hi, e);
         }
     }
     return rc < 0 ? rc : 0;
@@ -512,7 +513,7 @@ static int target_config(struct plan *p, struct err *e)
     was = json_deep_copy(o);
     if (p->req->dtype != TARGET_AS_IS && json_is_object(o))
         set_dtype(o, p->req->dtype);
-    if (p->has_model && p->req->format != TARGET_NATIVE)
+    if (p->has_model && p->req->format != TARGET_NATIVE && p->req->format != TARGET_SERVE)
         set_grain(p, o);
     if (quant_names_follow(o, hf_fuses(p->req->experts, p->config), e) < 0) {
         json_decref(o);
@@ -587,6 +588,8 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
     if ((p->has_model || p->has_cuts) && (req->format == TARGET_NATIVE || holds_boxes(req->format)))
         TRY(place_pieces(p, e));
     cut_model_close(&p->cut); /* the pieces say it now */
+    if (req->format == TARGET_SERVE)
+        TRY(serve_place(p, e));
     TRY(add_whole(p, e));
 
     sum_up(p);
@@ -601,7 +604,8 @@ out:
 int64_t plan_memory_bytes(const struct plan *p)
 {
     const int64_t buffer = (int64_t)16 << 20, table_bytes_a_piece = 512;
-    return buffer * (p->req->n_threads + 1) + p->n_pieces * table_bytes_a_piece;
+    return buffer * (p->req->n_threads + 1) + p->n_pieces * table_bytes_a_piece +
+           (p->serve ? serve_memory_bytes(p) : 0);
 }
 
 void plan_free(struct plan *p)
@@ -612,6 +616,7 @@ void plan_free(struct plan *p)
     free(p->unit);
     free(p->config);
     free(p->cuts);
+    serve_plan_free(p->serve);
     quant_close(&p->quant);
     cut_model_close(&p->cut);
     if (p->has_model)

@@ -200,19 +200,21 @@ int prove_run(const struct plan *p, const struct dest *d, const struct ckpt_dige
               struct err *e)
 {
     const struct procs *procs = p->req->procs;
-    int native = p->req->format == TARGET_NATIVE, first = procs_rank(procs) == 0, rc = 0;
+    int native = p->req->format == TARGET_NATIVE, serve = p->req->format == TARGET_SERVE;
+    int first = procs_rank(procs) == 0, rc = 0;
     struct ckpt *c = NULL;
     struct ckpt_digest *have = NULL;
     if (log)
         log_progress(log, 0, "reading it again");
     TRY(procs_agree(procs, open_again(&c, p, d, &have, e), e));
-    TRY(procs_agree(procs, native && first ? ckpt_verify(c, 1, e) : 0, e));
+    TRY(procs_agree(procs, (native || serve) && first ? ckpt_verify(c, 1, e) : 0, e));
 
     if (native && !p->req->codec && !d->upload) {
         for (int i = 0; i < ckpt_n_tensors(c); i++)
             have[i] = ckpt_tensor(c, i)->digest;
     } else {
         TRY(prove_digests(c, p->req->n_threads, procs, have, e));
+        TRY(procs_agree(procs, serve ? ckpt_check_copies(c, e) : 0, e));
         TRY(procs_agree(procs, ckpt_check_rest(c, procs_rank(procs), procs_size(procs), e), e));
     }
 

@@ -7,6 +7,7 @@
 #include "base/tmp_folder.h"
 #include "reshard/reshard.h"
 #include "reshard/report.h"
+#include "reshard/serve/report_serve.h"
 
 const char *const report_role[ROLE_COUNT] = { "weight", "master", "exp_avg", "exp_avg_sq" };
 
@@ -206,6 +207,7 @@ static void inspect_json(struct ckpt *c, int tensors, const struct tensor_stats 
     json_object_set_new(root, "state", state_json(s));
 
     report_adapter_json(c, root);
+    report_packs_json(c, root);
     if (tensors) {
         json_t *list = json_array();
         for (int i = 0; i < ckpt_n_tensors(c); i++) {
@@ -230,6 +232,7 @@ static void inspect_state(const struct ckpt *c, FILE *out)
         fprintf(out, "%-12s tp %d, pp %d, cp %d, dp %d, ep %d, zero %d, virtual stages %d\n", "layout", l->tp,
                 l->pp, l->cp, l->dp, l->ep, l->zero, l->vpp > 1 ? l->vpp : 1);
 
+    report_packs(c, out);
     if (s->grain)
         fprintf(out, "%-12s %d\n", "grain", s->grain);
     if (s->expert_leaf > 1)

@@ -16,7 +16,15 @@
 #include "reshard/procs.h"
 
 /* as --format lists them */
-enum target_format { TARGET_NATIVE, TARGET_HF, TARGET_DCP, TARGET_UNIVERSAL, TARGET_MEGATRON, TARGET_GGUF };
+enum target_format {
+    TARGET_NATIVE,
+    TARGET_HF,
+    TARGET_DCP,
+    TARGET_UNIVERSAL,
+    TARGET_MEGATRON,
+    TARGET_GGUF,
+    TARGET_SERVE
+};
 enum target_dtype { TARGET_AS_IS, TARGET_F32, TARGET_BF16 };
 
 /* All pointers are borrowed. */
@@ -35,6 +43,7 @@ struct request {
     const char *cuts_path;             /* a cut table (cuts.h) for SRC's tensors; or NULL */
     int64_t shard_bytes;               /* Hugging Face: most data in one file */
     enum hf_experts experts;           /* Hugging Face */
+    enum ckpt_panel_kind panels;       /* the serve format: of matrices that can be so; others are plain */
     const char *gguf_type;             /* GGUF: of matrices ("q8_0"); NULL: as they are */
     const volatile sig_atomic_t *stop; /* set by a signal; or NULL */
     struct trace *trace;               /* of every thread, tensor by tensor; or NULL */
@@ -78,6 +87,7 @@ struct plan {
     struct cut_model cut;
     char *cuts;               /* its text, for the target; NULL: none, the tensors are cut by element only */
     char *config;             /* text for the target, or NULL */
+    struct serve_plan *serve; /* of a serve target (serve_plan.h) */
     struct gguf_target *gguf; /* of a GGUF target, which src is a view for (gguf_prepare.h); borrowed */
     int grain;
     int n, n_ranks;
@@ -91,6 +101,9 @@ struct plan {
 /* Plans the conversion; nothing is read but tables and config.json. Borrows src and req. On an error *p
  * needs no plan_free(). log: remarks, or NULL. */
 int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struct log *log, struct err *e);
+/* Adds to target t the elements [lo, hi) of a box, which a rank writes. */
+int plan_add_piece(struct plan *p, struct target *t, int rank, const struct box *b, int64_t lo, int64_t hi,
+                   struct err *e);
 /* The target of that role and name, or -1. */
 int plan_find(const struct plan *p, enum ckpt_role role, const char *name);
 /* The cuts of a plan whose tensors are picked, from --cuts FILE or the source's cuts.txt. why: what is wrong

@@ -42,7 +42,7 @@ static const struct {
                        { "q8_0", "q8_0", QUANT_KIND_NONE },       { "q4_0", "q4_0", QUANT_KIND_NONE },
                        { "q4_k", "q4_k", QUANT_KIND_NONE },       { "q5_k", "q5_k", QUANT_KIND_NONE },
                        { "q6_k", "q6_k", QUANT_KIND_NONE },       { "b12", NULL, QUANT_KIND_NONE } };
-static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|gguf";
+static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|gguf|serve";
 
 /* clang-format off */
 #define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }
@@ -68,7 +68,7 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|g
     { OPT_CHOICE, "format",       AT(format),       "native", formats, \
       "hf: weights only; dcp: cut by the layout as FSDP2 does; megatron-dist: torch_dist; hf and " \
       "deepspeed-universal hold whole tensors; gguf: one file for llama.cpp, weights only, DST.gguf or " \
-      "DST/model.gguf", 0, 0, 0 }, \
+      "DST/model.gguf; serve: weights only, as pserve maps them", 0, 0, 0 }, \
     { OPT_CHOICE, "dtype",        AT(dtype),        "keep",   "keep|fp32|bf16", \
       "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 }, \
     { OPT_CHOICE, "dequantize",   AT(dequantize),   "no",     "no|fp32|bf16", \
@@ -77,7 +77,7 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist|g
       "what --dequantize made as the codes it was made from, byte for byte", 0, 0, 0 }, \
     { OPT_CHOICE, "quantize",     AT(quantize),     "none",   quantize_names, \
       "codes of the layers' matrices; q8_0 to q6_k, mxfp4: gguf, with llama.cpp's bits; int8-g128, " \
-      "fp8-b128, mxfp4: native and hf", 0, 0, 0 }, \
+      "fp8-b128, mxfp4: native and hf; b12: serve, lossless", 0, 0, 0 }, \
     { OPT_SWITCH, "weights-only", AT(weights_only), "0",      NULL, "leave optimizer state out", 0, 0, 0 }, \
     { OPT_TEXT,   "config",       AT(config),       NULL,     "FILE", \
       "config.json to use instead of SRC's", 0, 0, 0 }, \
@@ -197,14 +197,25 @@ static int parse_compress(const char *text, struct request *r, struct err *e)
                    text);
 }
 
+static const char *const target_words[] = {
+    [TARGET_NATIVE] = "native",
+    [TARGET_HF] = "hf",
+    [TARGET_DCP] = "dcp",
+    [TARGET_UNIVERSAL] = "deepspeed-universal",
+    [TARGET_MEGATRON] = "megatron-dist",
+    [TARGET_GGUF] = "gguf",
+    [TARGET_SERVE] = "serve",
+};
+
 static int holds_whole(enum target_format f)
 {
-    return f == TARGET_HF || f == TARGET_UNIVERSAL || f == TARGET_GGUF;
+    return f == TARGET_HF || f == TARGET_UNIVERSAL || f == TARGET_GGUF || f == TARGET_SERVE;
 }
-static const char *format_name(enum target_format f)
+static int holds_weights(enum target_format f)
 {
-    return f == TARGET_HF ? "hf" : f == TARGET_GGUF ? "gguf" : "deepspeed-universal";
+    return f == TARGET_HF || f == TARGET_GGUF || f == TARGET_SERVE;
 }
+static const char *format_name(enum target_format f) { return target_words[f]; }
 
 static int check_quantize(const struct options *o, struct err *e)
 {
@@ -212,8 +223,12 @@ static int check_quantize(const struct options *o, struct err *e)
     int in_gguf = quantize_kinds[o->quantize].gguf != NULL, elsewhere = quantize_kinds[o->quantize].kind;
     if (!o->quantize)
         return 0;
-    if (!in_gguf && !elsewhere)
-        return err_set(e, ERR_USAGE, "--quantize %s: not built yet: it comes with the serve format", word);
+    const int narrow = !in_gguf && !elsewhere;
+    if (narrow && o->format != TARGET_SERVE)
+        return err_set(e, ERR_USAGE, "--quantize %s is for --format serve: bf16 in 12 bits, lossless", word);
+    if (o->format == TARGET_SERVE)
+        return narrow ? 0
+                      : err_set(e, ERR_USAGE, "--quantize %s is not for --format serve: it has b12", word);
     if (o->format == TARGET_GGUF)
         return in_gguf
                    ? 0
@@ -268,7 +283,7 @@ static int make_request(struct request *r, const struct options *o, const char *
         .layout = { (int)o->tp, (int)o->pp, 1, dp_of(o), (int)o->ep, (int)o->zero },
         .format = (enum target_format)o->format,
         .dtype = (enum target_dtype)o->dtype,
-        .weights_only = o->weights_only || o->format == TARGET_HF || o->format == TARGET_GGUF,
+        .weights_only = o->weights_only || holds_weights((enum target_format)o->format),
         .quant = { .dequantize = o->dequantize != DEQUANTIZE_NO,
                    .to = o->dequantize == DEQUANTIZE_F32 ? STORED_F32 : STORED_BF16,
                    .requantize = o->requantize,
@@ -281,6 +296,7 @@ static int make_request(struct request *r, const struct options *o, const char *
         .merge = o->merge.item,
         .shard_bytes = o->shard_size ? o->shard_size : 5000000000,
         .experts = quantised ? HF_EXPERTS_EACH : (enum hf_experts)o->experts,
+        .panels = o->quantize && o->format == TARGET_SERVE ? CKPT_PANELS_B12 : CKPT_PANELS_PLAIN,
         .gguf_type = gguf ? quantize_kinds[o->quantize].gguf : NULL,
         .stop = &stop
     };
