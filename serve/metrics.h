@@ -41,6 +41,13 @@
     X(PREFIX_LOOKED_UP, "vllm:prefix_cache_queries_total", "", \
       "prompt tokens looked up in the prefix cache") \
     X(PREFIX_HIT, "vllm:prefix_cache_hits_total", "", "prompt tokens found there") \
+    X(DISK_LOOKED_UP, "vllm:external_prefix_cache_queries_total", "", \
+      "of these not found there: tokens looked up in the folder of --kv-disk") \
+    X(DISK_HIT, "vllm:external_prefix_cache_hits_total", "", "tokens found and read there") \
+    X(DISK_DAMAGED, "shardline:kv_disk_damaged_total", "", \
+      "records of the folder that were damaged or cut (rank 0's), and computed again") \
+    X(DISK_READ, "shardline:kv_disk_read_bytes_total", "", "bytes read from it by rank 0") \
+    X(DISK_WRITTEN, "shardline:kv_disk_written_bytes_total", "", "bytes written to it by rank 0") \
     X(ENDED_STOP, "vllm:request_success_total", ",finished_reason=\"stop\"", \
       "answers that are complete, by reason") \
     X(ENDED_LENGTH, "vllm:request_success_total", ",finished_reason=\"length\"", "") \

@@ -86,12 +86,19 @@ static const struct opt table[] = {
     { OPT_SIZE,   "kv-memory",            AT(kv_memory),          "0",         "SIZE",
       "keys and values, all ranks and replicas together (0: ctx x max-batch, at most half of "
       "the free memory, four fifths of a GPU's)", 0, 1e18 },
+    { OPT_CHOICE, "kv-dtype",             AT(kv_dtype),           "auto",      "auto|bf16|fp8|int8",
+      "what keys and values are rounded to when they are stored (auto: the arithmetic's; int8: with a "
+      "scale a token and head); 8 bits hold twice as many tokens as bf16 (CPU only)" },
     { OPT_INT,    "max-batch",            AT(max_batch),          "0",         "N",
       "sequences computed at once; more of them wait (0: 32, on a GPU 256)", 0, 65536 },
     { OPT_INT,    "prefill-chunk",        AT(prefill_chunk),      "0",         "N",
       "prompt tokens a step (0: 256, on a GPU 2048)", 0, 1e6 },
     { OPT_CHOICE, "prefix-cache",         AT(prefix_cache),       "on",        "on|off",
       "keep pages of keys and values for prompts with the same beginning (the same bits)" },
+    { OPT_TEXT,   "kv-disk",              AT(kv_disk),            NULL,        "DIR:SIZE",
+      "keep pages that the prefix cache evicts, and all of them at the end, in files of at most SIZE in "
+      "DIR; prompts of this server or another one of the same weights find them there, at any tp (the same "
+      "bits)" },
     { OPT_TEXT,   "speculate",            AT(speculate),          NULL,
       "ngram|suffix|mtp|forced|CKPT[:K]",
       "guess up to K tokens ahead and check them in one step, where that saves time: the same answers, "
@@ -100,9 +107,19 @@ static const struct opt table[] = {
       "smaller model of the same tokenizer. Where a grammar forces what follows in an answer, each of them "
       "guesses that; forced (8): nothing else" },
 
+    { OPT_CHOICE, "verify",               AT(verify),             "behind",    "first|behind",
+      "of a checkpoint in the serve format, check every byte before the first request, or while serving: "
+      "a damaged one then ends the server (other formats, --once and reloads: always before)" },
+
     { OPT_GROUP, "Numbers" },
     { OPT_CHOICE, "dtype",                AT(dtype),              "stored",    "stored|fp32|bf16",
       "arithmetic (stored: the checkpoint's); bf16 weights under fp32 are widened exactly" },
+    { OPT_CHOICE, "quantized",            AT(quantized),          "values",    "values|codes",
+      "quantised weights: computed as their values; or read as they are stored (bf16 on a CPU), integers by "
+      "groups" },
+    { OPT_CHOICE, "act",                  AT(act),                "own",       "own|int8",
+      "activations at quantised weights: the dtype's own, or rounded to 8 bits, with exact integer sums "
+      "(--quantized codes follows)" },
     { OPT_CHOICE, "numerics",             AT(numerics),           "exact",     "exact|fast",
       "exact: the same bits at every tp, in every batch" },
     { OPT_TEXT,   "device",               AT(device),             "cpu",       "cpu|cuda",
@@ -161,6 +178,27 @@ const struct opt_program pserve_program = {
 
 /* ---- options that contradict each other ---- */
 
+/* DIR:SIZE of --kv-disk. */
+static int read_kv_disk(struct server *s, struct err *e)
+{
+    const char *text = s->o.kv_disk, *at = text ? strrchr(text, ':') : NULL;
+    if (!text)
+        return 0;
+    if (!at || at == text || opt_parse_size(at + 1, &s->kv_disk_bytes) < 0 || s->kv_disk_bytes < 1)
+        return err_set(e, ERR_USAGE,
+                       "--kv-disk %.200s is not DIR:SIZE: give a folder and a size, as in kv:20GiB", text);
+    if ((size_t)(at - text) >= sizeof s->kv_disk)
+        return err_set(e, ERR_USAGE, "--kv-disk: the folder's name has more than %zu bytes",
+                       sizeof s->kv_disk - 1);
+    snprintf(s->kv_disk, sizeof s->kv_disk, "%.*s", (int)(at - text), text);
+    if (s->o.prefix_cache)
+        return err_set(e, ERR_USAGE, "--kv-disk keeps pages of the prefix cache: leave --prefix-cache off");
+    if (s->o.numerics)
+        return err_set(e, ERR_USAGE,
+                       "--kv-disk shares pages between layouts: --numerics fast has other bits in each");
+    return 0;
+}
+
 /* Options of --once without it, and the other way round. */
 static int check_once(const struct server *s, const unsigned char *given, struct err *e)
 {
@@ -181,6 +219,8 @@ int server_check_options(struct server *s, const unsigned char *given, struct er
 {
     const char *name = s->o.model_name;
     int rc = check_once(s, given, e);
+    if (rc >= 0)
+        rc = read_kv_disk(s, e);
     if (rc < 0)
         return rc;
     if (name && (!*name || strlen(name) >= sizeof s->name))

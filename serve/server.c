@@ -10,10 +10,14 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/machine.h"
 #include "comm/launch.h"
 #include "serve/api/structured.h"
 #include "serve/doors/response_store.h"
+#include "serve/weights/mapped_weights.h"
+#include "serve/weights/repack.h"
 #include "serve/weights/weights.h"
+#include "store/mapped.h"
 #include "text/template.h"
 
 #define SYNC_MS 20 /* while weights are read: how soon a rank's failure reaches the others */
@@ -116,6 +120,8 @@ out:
     return rc;
 }
 
+static int claim_error_line(void *world) { return world_claim_report(world); }
+
 static int open_ranks(struct server *s, char **argv, struct err *e)
 {
     int n = (int)(s->o.tp * s->o.cp * s->o.pp * s->o.replicas), rc;
@@ -133,6 +139,7 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
     TRY(dev_open(&s->dev, s->o.device, 1, &s->mem, e));
     choose_steps(s);
     TRY(world_open(&s->world, s->o.transport, s->o.rank_timeout_s, s->dev, &s->mem, e));
+    mapped_set_claim(claim_error_line, s->world);
     log_open(&s->log, "pserve", world_rank(s->world) != 0, launch_stderr_is_tty());
     if (world_device_route(s->world))
         log_line(&s->log, "the device's memory goes between ranks %s", world_device_route(s->world));
@@ -191,6 +198,16 @@ static int open_tables(struct server *s, struct err *e)
 
     if (ckpt_remark(s->loaded.ckpt))
         log_line(&s->log, "%s", ckpt_remark(s->loaded.ckpt));
+    s->loaded.wish = s->o.act ? CODES_WISH_INT8 : (enum codes_wish)s->o.quantized;
+    if (s->o.act && !s->loaded.is_quantised)
+        return err_set(e, ERR_USAGE, "--act int8 is for quantised weights, and %s has none: leave it out",
+                       ckpt_path(s->loaded.ckpt));
+    if (s->loaded.is_quantised && s->loaded.wish && (server_dtype(s) != DT_BF16 || s->dev->memory))
+        return err_set(e, ERR_USAGE, "%s computes in bf16 on a CPU: add --dtype bf16, or leave it out",
+                       s->o.act ? "--act int8" : "--quantized codes");
+    if (s->loaded.is_quantised && !s->loaded.wish)
+        log_line(&s->log, "quantised weights (%s) are computed as their values in %s: class deq",
+                 s->loaded.quantised, dtype_name(server_dtype(s)));
     TRY(layout_check(&lay, &s->loaded.cfg, e));
     if (server_is_head(s))
         TRY(model_info_read_texts(&s->loaded, &(struct text_choice){ s->o.chat_template, s->o.tool_parser },
@@ -213,7 +230,7 @@ static int open_tables(struct server *s, struct err *e)
     s->service.request_timeout_s = s->o.request_timeout_s;
     s->service.created = (int64_t)time(NULL);
     s->service.metrics = &s->metrics;
-    s->service.kv_dtype = dtype_name(server_dtype(s));
+    s->service.kv_dtype = kv_kind_name(server_kv_kind(s), server_dtype(s));
     TRY(grammar_cache_open(&s->service.grammars, e));
 out:
     return rc < 0 ? rc : 0;
@@ -338,6 +355,7 @@ static int load_model(struct server *s, struct err *e)
                               .tp_rank = comm_rank(s->ranks.tp),
                               .pp_rank = replica_pp_rank(&s->ranks),
                               .dt = server_dtype(s),
+                              .kv = server_kv_kind(s),
                               .fast = s->o.numerics,
                               .max_rows = step_model_rows(&s->ranks, &step),
                               .max_pos = s->service.ctx,
@@ -351,8 +369,10 @@ static int load_model(struct server *s, struct err *e)
     /* no trace meanwhile: the task's events would be written as this thread's */
     s->dev->trace = NULL;
     pool_trace(s->dev->pool, NULL);
+    l->at_once = *s->kv_disk != 0; /* its pages are named by the digest */
     l->counts_dense = server_place(s).dp == 0;
     l->counts_experts = server_place(s).edp == 0;
+    l->checks_behind = s->o.verify == SERVE_VERIFY_BEHIND && !s->o.once;
     background_start(&s->background, read_weights, s, NULL);
     rc = wait_background(s, e);
     s->dev->trace = s->trace;
@@ -361,6 +381,23 @@ static int load_model(struct server *s, struct err *e)
         rc = comm_agree(s->mesh.all, weights_identify(l, &l->m, s->ranks.all, e), e);
 out:
     return rc;
+}
+
+/* What goes on beside serving where weights are mapped. The first rank of a machine checks the files. */
+static int begin_behind(struct server *s, struct err *e)
+{
+    struct mapped_weights *w = s->loaded.mapped;
+    int rank, n;
+    if (!w)
+        return 0;
+    if (mapped_weights_refused(w))
+        log_line(&s->log,
+                 "panels of %s are not those of %s in %s at this layout: %d packs are made anew, in memory "
+                 "that is not shared",
+                 s->path, s->dev->isa, dtype_name(server_dtype(s)), mapped_weights_refused(w));
+    comm_shared_group(s->mesh.all, &rank, &n);
+    return mapped_weights_begin(w, &s->loaded.weights,
+                                s->loaded.checks_behind && rank == 0 ? &s->service.verify : NULL, n, e);
 }
 
 static void print_ready(const struct server *s)
@@ -387,6 +424,8 @@ static int open_engine(struct server *s, struct err *e)
                                .size = s->size,
                                .drafts = s->drafts,
                                .self = s->self,
+                               .kv_disk = *s->service.fingerprint && *s->kv_disk ? s->kv_disk : NULL,
+                               .kv_disk_bytes = s->kv_disk_bytes,
                                .router = server_is_head(s) ? &s->router : NULL,
                                .is_follower = !server_is_first(s),
                                .log = &s->log };
@@ -400,11 +439,32 @@ static void log_loaded(struct server *s, double seconds)
         log_line(&s->log, "%s", s->dev->note);
     if (!s->o.verbose)
         return;
-    log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens", s->path, seconds,
-             dtype_name(server_dtype(s)), (long long)s->service.ctx, s->size.pool[0].n_pages, KV_PAGE);
+    log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens in %s", s->path, seconds,
+             dtype_name(server_dtype(s)), (long long)s->service.ctx, s->size.pool[0].n_pages, KV_PAGE,
+             kv_kind_name(server_kv_kind(s), server_dtype(s)));
+    if (s->loaded.codes)
+        log_line(&s->log, "quantised weights (%s) lie as codes in %d packs of %lld bytes: class %s",
+                 s->loaded.quantised, codes_weights_count(s->loaded.codes),
+                 (long long)codes_weights_bytes(s->loaded.codes), codes_weights_class(s->loaded.codes));
     if (s->size.pool[1].n_pages)
         log_line(&s->log, "layers with a window of %lld tokens have %d pages of their own",
                  (long long)s->size.pool[1].window, s->size.pool[1].n_pages);
+}
+
+/* Ranks that each have a memory node of their own read weights from it alone; fewer ranks read other nodes'
+ * memory too. The bits are the same at any tp. */
+static void advise_nodes(struct server *s)
+{
+    const int nodes = cpus_count_nodes(), ranks = world_node_size(s->world);
+    const int64_t tp = (int64_t)s->o.tp * nodes / ranks, heads = s->loaded.cfg.n_heads;
+
+    if (s->dev->memory || nodes <= ranks || nodes % ranks || heads % tp || s->loaded.cfg.grain % tp)
+        return;
+    log_line(
+        &s->log,
+        "this machine has %d memory nodes and %d rank%s: --tp %lld, a rank a node, would read weights from "
+        "near memory only, with the same bits",
+        nodes, ranks, ranks > 1 ? "s" : "", (long long)tp);
 }
 
 int server_open(struct server *s, int argc, char **argv, struct err *e)
@@ -428,16 +488,19 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
 
     TRY(comm_agree(s->mesh.all, open_replicas(s, e), e));
     TRY(comm_agree(s->mesh.all, open_http(s, e), e));
+    advise_nodes(s);
     world_pin(s->world, s->dev->pool); /* after open_http: its threads may use all CPUs */
     TRY(load_model(s, e));
     TRY(server_load_adapters(s, e));
 
     /* without a fingerprint where the bits are not the contract's */
-    if (!s->loaded.m.fast && s->loaded.m.grain == s->loaded.cfg.grain)
-        model_info_fingerprint(&s->loaded, server_dtype(s), s->service.fingerprint);
+    if (!s->loaded.m.fast && s->loaded.m.grain == s->loaded.cfg.grain && !s->loaded.late.digest)
+        model_info_fingerprint(&s->loaded, server_dtype(s), server_kv_kind(s), s->service.fingerprint);
     TRY(open_engine(s, e));
+    TRY(comm_agree(s->mesh.all, begin_behind(s, e), e));
     TRY(report(s, e));
     ckpt_end_reading(s->loaded.ckpt);
+    TRY(repack_open(&s->loaded, comm_rank(s->ranks.all) == 0, e));
     log_loaded(s, clock_s() - begin);
     atomic_store(&s->service.state, SERVICE_READY);
     if (s->http)
@@ -482,6 +545,7 @@ void server_close(struct server *s, int rc)
     keys_close(&s->keys);
     keys_close(&s->admin_keys);
     if (s->world) {
+        mapped_set_claim(NULL, NULL);
         comm_close(s->self);
         comm_close(s->own_ep);
         comm_close(s->own_stage);

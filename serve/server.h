@@ -21,12 +21,15 @@ struct serve_opts {
     int64_t ranks_per_node, rank_timeout_s, tp, cp, pp, ep, replicas, port, ctx, kv_memory, max_batch,
         prefill_chunk, threads, max_tokens, seed;
     const char *host, *api_key_file, *cors_origin, *allow_host, *access_log, *admin_key_file, *tls_cert,
-        *tls_key, *model_name, *speculate, *chat_template, *tool_parser, *device, *transport, *once, *trace;
+        *tls_key, *model_name, *kv_disk, *speculate, *chat_template, *tool_parser, *device, *transport, *once,
+        *trace;
     struct opt_list lora;
     double temperature, request_timeout_s, receive_timeout_s;
-    int dtype, numerics, prefix_cache, lenient, verbose;
+    int dtype, quantized, act, kv_dtype, numerics, prefix_cache, lenient, verbose, verify;
 };
+enum { SERVE_VERIFY_FIRST, SERVE_VERIFY_BEHIND };
 enum { SERVE_DTYPE_STORED, SERVE_DTYPE_FP32, SERVE_DTYPE_BF16 };
+enum { SERVE_KV_AUTO, SERVE_KV_BF16, SERVE_KV_FP8, SERVE_KV_INT8 };
 enum { SERVE_OPTIONS_MAX = 64 }; /* rows of the table, at most */
 extern const struct opt_program pserve_program;
 
@@ -62,6 +65,8 @@ struct server {
     struct metrics metrics;
     struct keys keys, admin_keys;
     struct engine_size size;
+    char kv_disk[3000]; /* of --kv-disk: the folder, and its size */
+    int64_t kv_disk_bytes;
     struct draft_spec drafts; /* of --speculate */
     struct router router;     /* on ranks that plan */
     struct link_front *front; /* rank 0, with replicas */
@@ -116,6 +121,16 @@ static inline enum dtype server_dtype(const struct server *s)
     return s->o.dtype == SERVE_DTYPE_STORED ? s->loaded.stored
            : s->o.dtype == SERVE_DTYPE_BF16 ? DT_BF16
                                             : DT_F32;
+}
+/* What pages of keys and values store. */
+static inline enum kv_kind server_kv_kind(const struct server *s)
+{
+    switch (s->o.kv_dtype) {
+    case SERVE_KV_BF16: return server_dtype(s) == DT_BF16 ? KV_OWN : KV_BF16;
+    case SERVE_KV_FP8: return KV_FP8;
+    case SERVE_KV_INT8: return KV_INT8;
+    default: return KV_OWN;
+    }
 }
 
 #endif

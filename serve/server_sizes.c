@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/log.h"
 #include "comm/memory_place.h"
+#include "serve/weights/mapped_weights.h"
 
 #define LOGITS_BYTES ((int64_t)64 << 20) /* of prompt rows that want logits, in one step */
 
@@ -32,8 +33,8 @@ static int64_t page_bytes(const struct server *s, int group)
 {
     const struct model_config *c = &s->loaded.cfg;
     int64_t layers = model_group_layers(c, group, c->n_layers);
-    return (int64_t)model_page_bytes_of(c, (int)s->o.tp, server_dtype(s)) * s->o.tp * layers *
-           (s->o.cp / replica_place(&s->ranks));
+    return (int64_t)model_page_bytes_of(c, (int)s->o.tp, server_dtype(s), server_kv_kind(s)) * s->o.tp *
+           layers * (s->o.cp / replica_place(&s->ranks));
 }
 
 int64_t server_kv_bytes(const struct server *s)
@@ -97,7 +98,9 @@ static int shape_rank(const struct server *s, int stage, struct model *m, struct
     const struct layout lay = server_layout(s);
     struct rank_at at = server_place(s);
     at.pp = stage;
-    return model_shape(m, &s->loaded.cfg, &lay, at, server_dtype(s), s->o.numerics, e);
+    int rc = model_shape(m, &s->loaded.cfg, &lay, at, server_dtype(s), s->o.numerics, e);
+    m->kv = server_kv_kind(s);
+    return rc;
 }
 
 /* Bytes of this rank's keys and values. */
@@ -141,6 +144,7 @@ static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct 
     int64_t kv = rank_kv_bytes(s, &m), work = work_bytes(s, &m, s->service.ctx),
             adapters = server_measure_adapters(s, &m, e);
     bytes[MEM_PARAMS] = (int64_t)resident_measure(&m, &reading) + adapters;
+    bytes[MEM_PARAMS] -= mapped_weights_measure(s->loaded.ckpt, &m, s->dev);
     bytes[MEM_KV] = kv;
     bytes[MEM_WORK] = (int64_t)reading > kv + work ? (int64_t)reading - kv : work;
     model_close(&m);
@@ -233,7 +237,7 @@ static int decide_sizes(struct server *s, int64_t kv_bytes, struct err *e)
         w.group[g].page_bytes = page_bytes(s, g);
         w.group[g].window = model_group_window(c, g);
     }
-    const int64_t drafts = draft_page_bytes(&s->drafts, &s->loaded, server_dtype(s), e);
+    const int64_t drafts = draft_page_bytes(&s->drafts, &s->loaded, server_dtype(s), server_kv_kind(s), e);
     if (drafts < 0)
         return (int)drafts;
     w.group[0].page_bytes += drafts;
@@ -253,6 +257,10 @@ int server_share_sizes(struct server *s, struct err *e)
 {
     int64_t ctx, kv_bytes, rest;
     int rc;
+    if (server_kv_kind(s) != KV_OWN && strcmp(s->o.device, "cpu"))
+        return err_set(e, ERR_USAGE,
+                       "--kv-dtype %s runs on --device cpu: --device %s has no kernels for such pages",
+                       kv_kind_name(server_kv_kind(s), server_dtype(s)), s->o.device);
     set_rows(s);
     rest = rest_bytes(s, e);
     TRY(comm_agree(s->mesh.all, rest < 0 ? (int)rest : 0, e));

@@ -34,7 +34,9 @@ struct embedding_habits {
 struct service {
     _Atomic int state; /* enum service_state */
     struct load_progress load;
-    const char *model;              /* the name that requests may give */
+    struct load_progress
+        verify;        /* blocks of the mapped checkpoint's files with good checksums; total 0: none */
+    const char *model; /* the name that requests may give */
     struct adapter_names *adapters; /* what else they may give; NULL: nothing */
     struct tokenizer *tok;          /* NULL: this model takes token ids only */
     int64_t vocab;                  /* token ids are below it */

@@ -273,16 +273,44 @@ void adapter_names_each(struct adapter_names *t, void (*fn)(void *arg, const str
 
 void adapter_names_write(struct adapter_names *t, const uint64_t bits[ADAPTERS_MAX / 64], struct json_out *o)
 {
-    char list[4096] = "";
-    size_t n = 0;
+    struct json_out list = { 0 };
     pthread_mutex_lock(&t->lock);
     for (const struct adapter_name *a = t->first; a; a = a->next) {
         int is_in = bits[(a->slot - 1) / 64] >> ((a->slot - 1) % 64) & 1;
-        if (is_in && a->state != ADAPTER_RESERVED && n + strlen(a->name) + 2 < sizeof list)
-            n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", n ? "," : "", a->name);
+        if (is_in && a->state != ADAPTER_RESERVED)
+            json_out_fmt(&list, "%s%s", list.n ? "," : "", a->name);
     }
     pthread_mutex_unlock(&t->lock);
-    json_out_string(o, list);
+    json_out_string_n(o, list.p ? list.p : "", list.n);
+    o->failed |= list.failed;
+    json_out_free(&list);
+}
+
+/* ---- a name that is none ---- */
+
+/* The first names of a list, quoted; n: of all. */
+struct some_names {
+    char text[600];
+    int n, n_here;
+};
+static void add_name(void *arg, const struct adapter_name *a)
+{
+    struct some_names *s = arg;
+    size_t at = strlen(s->text);
+    s->n++;
+    if (s->n_here + 1 < s->n || at + strlen(a->name) + sizeof ", ''" > sizeof s->text)
+        return;
+    snprintf(s->text + at, sizeof s->text - at, ", '%s'", a->name);
+    s->n_here++;
+}
+
+int adapter_names_unknown(const struct service *sv, const char *name, struct fault *f)
+{
+    struct some_names s = { 0 };
+    adapter_names_each(sv->adapters, add_name, &s);
+    return fault_set(f, 404, "model", "model '%.100s' is not served here: use %s'%.200s'%s%s", name,
+                     s.n ? "one of " : "", sv->model, s.text,
+                     s.n_here < s.n ? ", … (GET /v1/models has all)" : "");
 }
 
 int adapter_names_were_used(struct adapter_names *t)

@@ -38,6 +38,8 @@ void adapter_names_close(struct adapter_names *t);
 struct adapter_name *adapter_names_find(struct adapter_names *t, const char *name);
 /* 1: a request may name it: the model itself, or one of sv's adapters. */
 int adapter_names_serve(const struct service *sv, const char *name);
+/* The 404 of a request for a name that is none of these: it lists those that there are. Returns -1. */
+int adapter_names_unknown(const struct service *sv, const char *name, struct fault *f);
 /* One reference less; NULL is fine. */
 void adapter_name_release(struct adapter_name *a);
 

@@ -161,16 +161,12 @@ int adapter_sync(struct adapter_set *s, struct err *e)
 /* Ranks of several machines may have read files of their own. */
 static int check_alike(const struct adapter_set *s, struct err *e)
 {
-    const uint64_t own[2] = { (uint64_t)ckpt_n_tensors(s->file.ckpt), peft_fit_scales(s->file.fit) };
-    uint64_t first[2] = { own[0], own[1] };
-    int rc = comm_broadcast(s->all, first, sizeof first, 0, e);
-    if (rc >= 0 && memcmp(own, first, sizeof own))
-        rc =
-            err_set(e, ERR_CONFIG,
-                    "%s: its modules, ranks or factors are not those that the first rank has read: is it the "
-                    "same on all machines",
-                    s->path);
-    return comm_agree(s->all, rc, e);
+    const uint64_t own[2] = { ckpt_list_hash(s->file.ckpt), peft_fit_scales(s->file.fit) };
+    int rc = comm_agree_alike(s->all, own, 2,
+                              "its modules, ranks or factors are not those that the first rank has read: is "
+                              "it the same on all machines",
+                              e);
+    return rc < 0 ? err_add(e, "%s", s->path) : 0;
 }
 
 int adapter_end(struct adapter_set *s, char digest[ADAPTER_DIGEST_MAX], struct err *e)
@@ -180,6 +176,7 @@ int adapter_end(struct adapter_set *s, char digest[ADAPTER_DIGEST_MAX], struct e
     TRY(check_alike(s, e));
     TRY(comm_all_reduce_i64(s->all, (int64_t *)s->seen, 2 * (int64_t)ckpt_n_tensors(s->file.ckpt), e));
     TRY(comm_agree(s->all, adapter_file_name(&s->file, s->seen, digest, e), e));
+    s->fresh->adapter.number = s->into;
     s->slot[s->into] = s->fresh;
     s->fresh = NULL;
 out:

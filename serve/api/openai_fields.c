@@ -29,7 +29,7 @@ static int read_model(struct request *rq, const json_t *v, struct fault *f)
         return 0;
     struct adapter_name *a = adapter_names_find(rq->sv->adapters, name);
     if (!a)
-        return fault_set(f, 404, "model", "model '%.100s' is not served here: use '%s'", name, rq->sv->model);
+        return adapter_names_unknown(rq->sv, name, f);
     rq->adapter_name = a;
     rq->adapter = a->slot;
     snprintf(rq->adapter_digest, sizeof rq->adapter_digest, "%s", a->digest);

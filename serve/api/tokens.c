@@ -31,10 +31,10 @@ static int check_fields(const struct service *sv, const json_t *body, const char
     }
 
     const json_t *model = json_object_get(body, "model");
-    if (model && !json_is_null(model) &&
-        (!json_is_string(model) || !adapter_names_serve(sv, json_string_value(model))))
-        return fault_set(f, json_is_string(model) ? 404 : BAD, "model",
-                         "this is not a model that is served here: use '%s'", sv->model);
+    if (model && !json_is_null(model) && !json_is_string(model))
+        return fault_set(f, BAD, "model", "model must be a text");
+    if (json_is_string(model) && !adapter_names_serve(sv, json_string_value(model)))
+        return adapter_names_unknown(sv, json_string_value(model), f);
     return sv->tok
                ? 0
                : fault_set(f, BAD, NULL, "this model has no tokenizer: it takes and gives token ids only");

@@ -87,11 +87,13 @@ static int read_weights(struct background *a, void *arg, struct err *e)
                               .dev = x->how.dev,
                               .tp = x->how.self,
                               .dt = dt,
+                              .kv = x->how.kv,
                               .fast = x->how.served->m.fast,
                               .max_rows = step_model_rows(&x->ranks, &step) };
     TRY(x->form->config ? x->form->config(x, e) : 0);
     TRY(check_tokens(x, e));
     TRY(model_shape(m, &x->info.cfg, &one, here, dt, how.fast, e));
+    m->kv = how.kv;
     rc = check_memory(x, m, e);
     model_close(m);
     TRY(rc);
@@ -101,6 +103,7 @@ static int read_weights(struct background *a, void *arg, struct err *e)
     x->info.has_model = 1;
     if (x->form->opened)
         x->form->opened(x);
+    x->info.copied = 1; /* no background task packs a draft model's weights */
     rc = weights_read(a, &x->info, m, x->how.dev->host, NULL, e);
 out:
     return rc;
@@ -337,7 +340,8 @@ static int64_t page_bytes(const struct draft_open *how, struct err *e)
     int rc = model_info_open(&info, how->path, NULL, e);
     if (rc < 0)
         return err_add(e, "the checkpoint of --speculate (or ngram, suffix, mtp, forced)");
-    int64_t bytes = (int64_t)model_page_bytes_of(&info.cfg, 1, own_dtype(how, &info)) * info.cfg.n_layers;
+    int64_t bytes = (int64_t)model_page_bytes_of(&info.cfg, 1, own_dtype(how, &info), how->kv) *
+                    info.cfg.n_layers;
     model_info_close(&info);
     return bytes;
 }

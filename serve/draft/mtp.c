@@ -190,7 +190,7 @@ static void end_next(struct guessed *g) { free(((struct next *)g)->state); }
 static int64_t page_bytes(const struct draft_open *how, struct err *e)
 {
     (void)e;
-    return (int64_t)model_page_bytes_of(&how->served->cfg, 1, how->dt);
+    return (int64_t)model_page_bytes_of(&how->served->cfg, 1, how->dt, how->kv);
 }
 
 static int open_next(void **state, const struct draft_open *how, struct err *e)

@@ -70,10 +70,10 @@ int draft_needs_self(const struct draft_spec *spec)
 }
 
 int64_t draft_page_bytes(const struct draft_spec *spec, const struct model_info *served, enum dtype dt,
-                         struct err *e)
+                         enum kv_kind kv, struct err *e)
 {
     char path[sizeof((struct drafts *)0)->path];
-    struct draft_open how = { .served = served, .dt = dt, .path = path };
+    struct draft_open how = { .served = served, .dt = dt, .kv = kv, .path = path };
     const struct drafter *kind = spec->kind ? find(spec->kind, (size_t)spec->n_kind) : NULL;
 
     if (!kind || !kind->page_bytes)

@@ -90,16 +90,17 @@ struct draft_open {
     struct dev *dev;
     struct comm *self;               /* this rank alone */
     const struct model_info *served; /* the model that drafts are for, */
-    enum dtype dt;                   /* and its arithmetic */
+    enum dtype dt;                   /* and its arithmetic; … */
+    enum kv_kind kv;                 /* what both models' pages store */
     struct world *world;
     int (*stopped)(const struct world *w); /* a signal asks for the end; may be NULL */
     int most;                              /* drafts_open() sets it … */
     const char *path;                      /* … and this: what --speculate names */
 };
 /* Bytes of keys and values that the drafter will keep for each page of the served model; negative: an error
- * of opening a draft model. dt: of the served model's arithmetic. */
+ * of opening a draft model. dt: of the served model's arithmetic; kv: what its pages store. */
 int64_t draft_page_bytes(const struct draft_spec *spec, const struct model_info *served, enum dtype dt,
-                         struct err *e);
+                         enum kv_kind kv, struct err *e);
 /* ERR_MEMORY, and the errors of a draft model: those of reading it, ERR_USAGE: another tokenizer.
  * drafts_close() is safe on zeroes and after an error. */
 int drafts_open(struct drafts *d, const struct draft_spec *spec, const struct draft_open *in, struct err *e);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "base/clock.h"
 #include "base/log.h"
+#include "serve/weights/mapped_weights.h"
 
 /* how long rank 0 waits for a request when there is nothing to compute: */
 #define IDLE_MS 200
@@ -31,6 +32,7 @@ static int open_drafts(struct engine *en, struct model *m, struct err *e)
                               .self = en->in.self,
                               .served = en->in.loaded,
                               .dt = m->dt,
+                              .kv = m->kv,
                               .world = en->in.world,
                               .stopped = world_stop_signal };
     for (int g = 0; g < PAGE_GROUPS; g++)
@@ -82,6 +84,7 @@ int engine_open(struct engine *en, const struct engine_setup *in, struct err *e)
     en->work.adapters = in->adapters;
     if (in->router)
         TRY(open_planner(en, m, e));
+    TRY(in->kv_disk ? engine_open_pages(en, e) : 0);
     rc = 0;
 out:
     return rc;
@@ -96,6 +99,8 @@ void engine_close(struct engine *en)
     drafts_close(&en->drafts);
     outputs_close(&en->outputs);
     step_message_close(&en->message);
+    kv_plan_close(&en->plan);
+    kv_disk_close(&en->disk);
     for (int g = 0; g < PAGE_GROUPS; g++)
         kv_close(&en->kv[g]);
     step_work_close(&en->work);
@@ -122,6 +127,7 @@ static void start_request(struct engine *en, struct request *rq)
         c->seq.wants_rows |= drafts_want_rows(&en->drafts);
         if (c->finish == FINISH_NONE) {
             sched_add(&en->sched, &c->seq);
+            kv_plan_ask_ahead(&en->plan, &en->sched, &c->seq);
             c->queued = 1;
         }
     }
@@ -352,6 +358,9 @@ static void swap(struct engine *en)
     reload_swap(&en->reload, en->in.sv->fingerprint);
     if (!en->inbox)
         return;
+    engine_name_pages(en);
+    struct load_progress *v = &en->in.sv->verify; /* a reload checks before it swaps */
+    atomic_store(&v->done, atomic_load(&v->total));
     mark_swap(en);
     metric_add(en->in.sv->metrics, COUNT_RELOADS, 1);
 }
@@ -360,6 +369,8 @@ static void swap(struct engine *en)
 static int run_command(struct engine *en, struct err *e)
 {
     enum step_op op = en->message.op;
+    if (op == STEP_PAGES)
+        return engine_obey_pages(en, e);
     if (op == STEP_SYNC)
         return en->reload.running ? sync_reload(en, e) : sync_adapter(en, e);
     if (op == STEP_LOAD) {
@@ -470,10 +481,13 @@ static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct er
         return 0;
     if (ends && !en->active && !reading(en) && router_stop(en->in.router, 0)) {
         *op = STEP_STOP;
+        TRY(engine_save_cached(en, e));
     } else if (!sched_idle(&en->sched)) {
         TRY(drafts_propose(&en->drafts, &en->sched, e));
+        TRY(engine_load_pages(en, e));
         TRY(sched_next_step(&en->sched, e));
         *op = rc ? STEP_RUN : STEP_IDLE;
+        TRY(engine_save_evicted(en, e));
     }
 
     update_metrics(en);
@@ -519,6 +533,19 @@ static int give_states(struct engine *en, const struct head_out *head, struct er
     return rc;
 }
 
+/* What goes on behind serving for the weights (repack.h): packed ones are put in place, and answers get the
+ * fingerprint that is known late. */
+static int take_repacked(struct engine *en, struct err *e)
+{
+    const struct model_info *l = en->in.loaded;
+    int rc = repack_switch(l->repack, e);
+    if (rc <= 0 || !en->inbox || l->m.fast || l->m.grain != l->cfg.grain)
+        return rc;
+    model_info_fingerprint(l, l->m.dt, l->m.kv, en->in.sv->fingerprint);
+    mark_swap(en);
+    return 0;
+}
+
 /* Computes the step of the message; rank 0 makes tokens of its logits. */
 static int run_step(struct engine *en, struct err *e)
 {
@@ -541,6 +568,7 @@ static int run_step(struct engine *en, struct err *e)
     if (rc < 0)
         return rc;
     drafts_timed(&en->drafts, &en->sched, clock_s() - begin_s);
+    kv_plan_timed(&en->plan, p->n_rows, clock_s() - begin_s);
     sched_step_done(&en->sched);
     return 0;
 }
@@ -554,6 +582,9 @@ static int run_steps(struct engine *en, int64_t limit, struct err *e)
             TRY(next_op(en, limit, &op, e));
         TRY(step_message_pass(&en->message, &en->in.ranks, e));
         op = en->message.op;
+        TRY(take_repacked(en, e));
+        if (en->in.loaded->mapped)
+            TRY(mapped_weights_step(en->in.loaded->mapped, e));
         if (op == STEP_RUN)
             TRY(run_step(en, e));
         if (op > STEP_STOP)

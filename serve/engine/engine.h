@@ -13,11 +13,14 @@
 #include "model/model.h"
 #include "serve/engine/draft.h"
 #include "serve/engine/outputs.h"
-#include "serve/engine/kv.h"
+#include "serve/kv/kv.h"
+#include "serve/kv/kv_disk.h"
+#include "serve/kv/kv_plan.h"
 #include "serve/metrics.h"
 #include "serve/engine/step_message.h"
 #include "serve/engine/step_run.h"
 #include "serve/weights/reload.h"
+#include "serve/weights/repack.h"
 #include "serve/api/request.h"
 #include "serve/replicas/router.h"
 #include "serve/engine/scheduler.h"
@@ -48,21 +51,25 @@ struct engine_setup {
     struct draft_spec drafts; /* where size.drafts is not 0 */
     struct comm *self;        /* this rank alone, where a checkpoint makes drafts; else NULL */
     struct router
-        *router;     /* its first replica is this engine's; NULL on ranks that are not the first of it */
-    int is_follower; /* another process decides when this engine ends */
-    struct log *log; /* or NULL */
+        *router;         /* its first replica is this engine's; NULL on ranks that are not the first of it */
+    int is_follower;     /* another process decides when this engine ends */
+    struct log *log;     /* or NULL */
+    const char *kv_disk; /* --kv-disk: the folder, NULL: there is none; and its size */
+    int64_t kv_disk_bytes;
 };
 
 struct engine {
     struct engine_setup in;
     struct reload reload; /* other weights, read beside the present ones */
     struct kv kv[PAGE_GROUPS];
+    struct kv_disk disk;
     struct step_message message;
     struct step_work work;
 
     /* rank 0 only: */
     struct inbox *inbox; /* of the router's first replica; NULL on the other ranks */
     struct sched sched;
+    struct kv_plan plan;
     struct drafts drafts;
     struct outputs outputs;
     struct request *active;              /* requests in work, one reference each */
@@ -79,6 +86,18 @@ struct engine {
 int engine_open(struct engine *en, const struct engine_setup *in, struct err *e);
 /* Frees it. Safe on zeroes. Collective over the ranks that share pages. */
 void engine_close(struct engine *en);
+/* engine_pages.c: pages that go to the folder of --kv-disk and come from it. Opens it; errors of
+ * kv_disk_open(). Collective over the replica. */
+int engine_open_pages(struct engine *en, struct err *e);
+/* Rank 0, on fresh weights: names of pages begin anew. */
+void engine_name_pages(struct engine *en);
+/* Rank 0, before a step is planned: loads pages of sequences that wait. Behind it: saves those that were
+ * evicted. At the end: saves all that are cached. The other ranks meet these in engine_obey_pages(). */
+int engine_load_pages(struct engine *en, struct err *e);
+int engine_save_evicted(struct engine *en, struct err *e);
+int engine_save_cached(struct engine *en, struct err *e);
+/* Runs the orders of the message. */
+int engine_obey_pages(struct engine *en, struct err *e);
 /* Runs until a signal asks for the end and every request has its answer, or until `limit` requests have been
  * answered (0: no limit): returns 0. Or until something fails: then every request in work has been answered
  * with a 503. Collective over the replica, main thread. */

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "serve/adapters/adapter_limits.h"
 
 /* ---- lists ---- */
 
@@ -42,7 +43,8 @@ int sched_open(struct sched *s, const struct sched_limits *lim, struct err *e)
     memset(s, 0, sizeof *s);
     s->lim = *lim;
     s->item = calloc((size_t)lim->max_seqs, sizeof *s->item);
-    if (!s->item)
+    s->sorted = calloc((size_t)lim->max_seqs, sizeof *s->sorted);
+    if (!s->item || !s->sorted)
         return err_set(e, ERR_MEMORY, "no memory for %d sequences: lower --max-batch", lim->max_seqs);
     for (int g = 0; g < PAGE_GROUPS && lim->pool[g].n_pages && rc >= 0; g++) {
         rc = page_list_open(&s->pages[g], lim->pool[g].n_pages, e);
@@ -92,6 +94,7 @@ void sched_close(struct sched *s)
         page_list_close(&s->pages[g]);
     prefix_close(&s->prefix);
     free(s->item);
+    free(s->sorted);
     memset(s, 0, sizeof *s);
 }
 
@@ -268,8 +271,7 @@ static int add_prefill_rows(struct sched *s, struct budget *b, struct err *e)
     return 0;
 }
 
-/* Pages that running sequences will still acquire for the tokens they have. */
-static void promised_pages(const struct sched *s, int64_t promised[PAGE_GROUPS])
+void sched_promised(const struct sched *s, int64_t promised[PAGE_GROUPS])
 {
     for (int g = 0; g < s->n_groups; g++) {
         promised[g] = 0;
@@ -300,7 +302,7 @@ static int64_t acquire_spare(struct sched *s, struct seq *q, int64_t upto, struc
         least = q->in[g].n_pages < least ? q->in[g].n_pages : least;
     if (least == need)
         return have;
-    promised_pages(s, promised);
+    sched_promised(s, promised);
     for (int g = 0; g < s->n_groups; g++) {
         struct seq_pages *in = &q->in[g];
         while (in->n_pages < need && pages_free(&s->pages[g]) > promised[g])
@@ -342,11 +344,15 @@ static void find_stale(struct sched *s)
     }
 }
 
-/* Gives q the cached pages of its beginning. Rows that want logits are computed all the same, and one row
- * always is. */
+int64_t sched_cacheable(const struct seq *q)
+{
+    return (q->n_ids - 1 < q->first_want ? q->n_ids - 1 : q->first_want) / KV_PAGE;
+}
+
+/* Gives q the cached pages of its beginning. */
 static int look_up(struct sched *s, struct seq *q, struct err *e)
 {
-    int64_t most = q->n_ids - 1 < q->first_want ? q->n_ids - 1 : q->first_want, max = most / KV_PAGE, n;
+    int64_t max = sched_cacheable(q), n;
     struct seq_pages *all = &q->in[0], *grouped = &q->in[1];
     if (!s->ids_of)
         return 0;
@@ -362,6 +368,8 @@ static int look_up(struct sched *s, struct seq *q, struct err *e)
     }
     q->n_chained = n;
     q->chain = n ? s->prefix.page[all->page[n - 1]].serial : 0;
+    if (n)
+        q->chain_name = s->prefix.page[all->page[n - 1]].name;
     q->n_kv = q->n_written = n * KV_PAGE;
     release_behind(s, q);
     return 0;
@@ -383,7 +391,7 @@ static int admit(struct sched *s, struct err *e)
 {
     int64_t promised[PAGE_GROUPS];
 
-    promised_pages(s, promised);
+    sched_promised(s, promised);
     while (s->waiting.n && s->running.n < s->lim.max_seqs) {
         struct seq *q = s->waiting.first;
         int rc = look_up(s, q, e);
@@ -415,7 +423,7 @@ static int make_way(struct sched *s, struct err *e)
         int rc = look_up(s, q, e);
         if (rc < 0)
             return rc;
-        promised_pages(s, promised);
+        sched_promised(s, promised);
         int fits = s->running.n < s->lim.max_seqs && fits_beside(s, q, promised);
         release_pages(s, q);
         if (fits)
@@ -425,16 +433,24 @@ static int make_way(struct sched *s, struct err *e)
     return 0;
 }
 
-/* Puts the items of equal adapters side by side, in the order that they have. */
+/* Puts the items of equal adapters side by side, in the order that they have: a counting sort. */
 static void sort_by_adapter(struct sched *s)
 {
-    for (int i = 1; i < s->n_items; i++) {
-        struct sched_item it = s->item[i];
-        int to = i;
-        for (; to > 0 && s->item[to - 1].seq->adapter > it.seq->adapter; to--)
-            s->item[to] = s->item[to - 1];
-        s->item[to] = it;
+    int first[ADAPTERS_MAX + 2] = { 0 }, sorted = 1;
+    struct sched_item *from = s->item;
+
+    for (int i = 0; i < s->n_items; i++) {
+        first[from[i].seq->adapter + 1]++;
+        sorted &= !i || from[i - 1].seq->adapter <= from[i].seq->adapter;
     }
+    if (sorted)
+        return;
+    for (int a = 0; a <= ADAPTERS_MAX; a++)
+        first[a + 1] += first[a];
+    for (int i = 0; i < s->n_items; i++)
+        s->sorted[first[from[i].seq->adapter]++] = from[i];
+    s->item = s->sorted;
+    s->sorted = from;
 }
 
 int sched_next_step(struct sched *s, struct err *e)
@@ -468,9 +484,14 @@ static void share_pages(struct sched *s, struct seq *q)
     for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv && q->n_chained >= q->in[0].n_released;
          q->n_chained++) {
         int64_t i = q->n_chained;
-        int32_t page = prefix_add(p, q->in[0].page[i], q->chain, q->salt, s->ids_of(q) + i * KV_PAGE);
+        const int32_t *ids = s->ids_of(q) + i * KV_PAGE;
+        int32_t page = prefix_add(p, q->in[0].page[i], q->chain, q->salt, ids);
         if (page < 0) /* no memory: this sequence is not shared */
             return;
+        if (p->evicted) {
+            q->chain_name = kv_name_next(i ? q->chain_name : kv_name_first(p->root, q->salt), ids);
+            p->page[page].name = q->chain_name;
+        }
         if (s->n_groups > 1 && i >= q->in[1].n_released)
             prefix_add_grouped(p, page, q->in[1].page[i]);
         q->chain = p->page[page].serial;

@@ -28,7 +28,7 @@
 
 #include <stdint.h>
 #include "base/err.h"
-#include "serve/engine/kv.h"
+#include "serve/kv/kv.h"
 
 /* A sequence's pages of one page group. */
 struct seq_pages {
@@ -55,9 +55,11 @@ struct seq {
     uint64_t arrival;
     int64_t step_rows; /* in the step that is being planned */
     int running;
-    int64_t n_cached; /* tokens that were found in the prefix cache when it was first admitted */
-    int admitted;     /* it has been admitted once */
-    uint64_t chain;   /* of the first n_chained pages, in the prefix cache */
+    int64_t n_cached;         /* tokens that were found in the prefix cache when it was first admitted */
+    int admitted;             /* it has been admitted once */
+    int sought;               /* its beginning was looked up in the second level of the prefix cache */
+    uint64_t chain;           /* of the first n_chained pages, in the prefix cache */
+    struct kv_key chain_name; /* of the last of them, with a second level */
     int64_t n_chained;
     struct seq *prev, *next; /* of the waiting or running list, in order */
 };
@@ -90,6 +92,7 @@ struct sched {
     int64_t n_preempted;                           /* so far */
     int64_t n_looked_up, n_found; /* so far: tokens looked up in the prefix cache, and found there */
     struct sched_item *item;      /* [max_seqs], the step that was planned last */
+    struct sched_item *sorted;    /* [max_seqs], room to sort */
     int n_items;
 };
 
@@ -100,6 +103,11 @@ int sched_open_prefix(struct sched *s, const int32_t *(*ids_of)(const struct seq
 /* Frees it, and the pages of sequences that are still there; not the sequences, which are the owner's. Safe
  * on zeroes. */
 void sched_close(struct sched *s);
+/* Cached pages that q could begin with: rows that want logits are computed all the same, and one row always
+ * is. */
+int64_t sched_cacheable(const struct seq *q);
+/* Pages of each group that running sequences will still acquire for the tokens they have. */
+void sched_promised(const struct sched *s, int64_t promised[PAGE_GROUPS]);
 /* Puts q into the queue: behind those of its priority. */
 void sched_add(struct sched *s, struct seq *q);
 /* Takes q out, finished or not: its pages are free again. */

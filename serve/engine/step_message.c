@@ -138,6 +138,27 @@ void step_message_command(struct step_message *p, enum step_op op, const char *t
     snprintf((char *)pages_of(p), (STEP_MESSAGE_INLINE - W_HEAD) * sizeof *p->word, "%s", text);
 }
 
+int step_message_orders(struct step_message *p, const struct kv_order *o, int64_t n, struct err *e)
+{
+    int rc = reserve(p, W_HEAD + n * KV_ORDER_WORDS, e);
+    if (rc < 0)
+        return rc;
+    memset(p->word, 0, sizeof *p->word * W_HEAD);
+    p->word[W_OP] = STEP_PAGES;
+    p->word[W_ROWS] = (int32_t)n;
+    p->word[W_WORDS] = (int32_t)(W_HEAD + n * KV_ORDER_WORDS);
+    memcpy(p->word + W_HEAD, o, sizeof *o * (size_t)n);
+    point(p);
+    return 0;
+}
+
+const struct kv_order *step_message_get_orders(const struct step_message *p, int64_t *n)
+{
+    _Static_assert(sizeof(struct kv_order) == KV_ORDER_WORDS * sizeof(int32_t), "orders are words");
+    *n = p->n_rows;
+    return (const struct kv_order *)(const void *)(p->word + W_HEAD);
+}
+
 /* Makes room for the words behind the first STEP_MESSAGE_INLINE. Returns how many. */
 static int64_t reserve_rest(struct step_message *p, struct err *e)
 {

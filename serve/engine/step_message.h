@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include "comm/comm.h"
 #include "kernels/kernels.h"
-#include "serve/engine/kv.h"
+#include "serve/kv/kv.h"
 #include "serve/engine/scheduler.h"
 
 #define STEP_MESSAGE_INLINE 1024
@@ -30,7 +30,8 @@ enum step_op {
     STEP_SWAP,
     STEP_DROP,
     STEP_ADAPTER, /* adapter_set.h */
-    STEP_ADAPTER_DROP
+    STEP_ADAPTER_DROP,
+    STEP_PAGES /* orders about pages (kv_disk.h), between two steps */
 };
 
 struct step_message {
@@ -62,6 +63,10 @@ int step_message_make(struct step_message *p, enum step_op op, const struct sche
 /* Rank 0: makes a message that carries a reload command in place of a step. text: at most RELOAD_PATH_MAX
  * bytes with its NUL. */
 void step_message_command(struct step_message *p, enum step_op op, const char *text);
+/* Rank 0: makes a message of n orders. ERR_MEMORY. */
+int step_message_orders(struct step_message *p, const struct kv_order *o, int64_t n, struct err *e);
+/* Those of such a message, valid until the next message; *n: how many. */
+const struct kv_order *step_message_get_orders(const struct step_message *p, int64_t *n);
 /* The text of such a message, valid until the next message. */
 static inline const char *step_message_text(const struct step_message *p) { return (const char *)p->ids; }
 /* Rank 0 sends the message, the other ranks receive it. ERR_MEMORY, or an error of the transport. Collective

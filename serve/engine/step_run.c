@@ -87,7 +87,7 @@ int step_work_open(struct step_work *w, struct model *m, const struct replica_ra
     a = (struct arena){ .base = w->memory, .size = a.used };
     carve(m, r, lim, &a, w);
 
-    w->cap_runs = lim->rows / STEP_PIECE + 2 * (int64_t)lim->max_seqs;
+    w->cap_runs = lim->rows / STEP_PIECE + 3 * (int64_t)lim->max_seqs; /* of own rows; of absent adapters */
     w->run = calloc((size_t)w->cap_runs, sizeof *w->run);
     if (!w->run)
         return err_set(e, ERR_MEMORY, "no memory for steps of %d sequences: lower --max-batch",
@@ -150,6 +150,19 @@ static const struct adapter_rows *adapted_rows(struct step_work *w, int n, const
     return &w->adapted;
 }
 
+/* Other ranks' rows come to the experts of this one: adds the adapters that none of its own rows has. */
+static void add_absent(struct step_work *w, const struct step_message *p)
+{
+    for (int i = 0; i < p->n_seq; i++) {
+        struct adapter_slot *x = w->adapters->slot[p->adapter[i]];
+        int k = 0;
+        while (x && k < w->adapted.n && w->run[k].a != &x->adapter)
+            k++;
+        if (x && k == w->adapted.n)
+            w->run[w->adapted.n++] = (struct adapter_run){ .a = &x->adapter };
+    }
+}
+
 /* This rank's rows as a batch. */
 static struct batch own_rows(struct step_work *w, const struct step_message *p,
                              const struct kv kv[PAGE_GROUPS])
@@ -176,9 +189,12 @@ static struct batch own_rows(struct step_work *w, const struct step_message *p,
     b.grouped = kv[1].base ? s->seq[1] : NULL;
     b.exchange = s->divided ? &w->exchange : NULL;
     b.adapters = adapted ? adapted_rows(w, b.n_seq, b.seq, s->adapter) : NULL;
-    if (w->ranks.ep && comm_size(w->ranks.ep) > comm_size(w->ranks.tp))
+    if (w->ranks.ep && comm_size(w->ranks.ep) > comm_size(w->ranks.tp)) {
         for (int r = 0; r < s->n; r++)
             b.most_rows = s->rows[r] > b.most_rows ? s->rows[r] : b.most_rows;
+        if (adapted)
+            add_absent(w, p);
+    }
     return b;
 }
 

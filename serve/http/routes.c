@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/version.h"
+#include "serve/adapters/adapter_names.h"
 #include "serve/http/admin.h"
 #include "serve/http/admin_adapters.h"
 #include "serve/http/assets.h"
@@ -9,7 +10,7 @@
 #include "serve/api/tokens.h"
 #include "serve/doors/messages.h"
 #include "serve/doors/responses.h"
-#include "serve/engine/kv.h"
+#include "serve/kv/kv.h"
 
 /* ---- answers at once ---- */
 
@@ -20,8 +21,13 @@ static enum MHD_Result answer_health(struct exchange *x)
     struct json_out o = { 0 };
     struct fault f;
 
-    if (state == SERVICE_READY)
+    if (state == SERVICE_READY) {
+        const struct load_progress *v = &x->h->sv->verify;
+        const int64_t blocks = atomic_load(&v->total);
+        if (blocks)
+            json_out_fmt(&o, "{\"verified\":%.4f}", (double)atomic_load(&v->done) / (double)blocks);
         return queue_body(x, 200, &o, NULL, NULL);
+    }
     if (state != SERVICE_LOADING) {
         fault_set(&f, 503, NULL, "the server is not ready: %s", why[state]);
         return queue_fault(x, &f, NULL);
@@ -58,7 +64,7 @@ static enum MHD_Result answer_model(struct exchange *x)
     struct json_out o = { 0 };
     struct fault f;
     if (openai_model(&o, x->h->sv, name) < 0) {
-        fault_set(&f, 404, "model", "model '%.100s' is not served here: use '%s'", name, x->h->sv->model);
+        adapter_names_unknown(x->h->sv, name, &f);
         return queue_fault(x, &f, NULL);
     }
     return queue_body(x, 200, &o, NULL, NULL);

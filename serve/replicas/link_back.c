@@ -68,14 +68,15 @@ static void send_done(struct link_back *b, uint64_t id, uint32_t n_generated, co
     frames_put(&b->frames, FRAME_DONE, n_generated, id, f, sizeof *f);
 }
 
-/* Gives a request to the engine; where that fails, answers it with a 503. */
+/* Gives a request to the engine; where that fails, answers it with the fault. */
 static void begin(struct link_back *b, uint64_t id, const char *p, size_t n)
 {
-    struct request *rq = request_wire_read(b->sv, p, n);
-    struct remote *r = rq ? calloc(1, sizeof *r) : NULL;
     struct fault f;
+    struct request *rq = request_wire_read(b->sv, p, n, &f);
+    struct remote *r = rq ? calloc(1, sizeof *r) : NULL;
 
-    fault_set(&f, 503, NULL, r ? "the server is stopping" : "no memory for this request");
+    if (rq)
+        fault_set(&f, 503, NULL, r ? "the server is stopping" : "no memory for this request");
     if (r) {
         *r = (struct remote){ .b = b, .rq = rq, .id = id, .next = b->all };
         rq->http = r;

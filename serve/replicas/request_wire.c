@@ -125,11 +125,11 @@ static void take_lists(struct bytes *b, struct request *rq)
     }
 }
 
-struct request *request_wire_read(const struct service *sv, const char *p, size_t n)
+struct request *request_wire_read(const struct service *sv, const char *p, size_t n, struct fault *f)
 {
     struct bytes b = { p, n, 0 };
     struct request *rq = request_new(sv);
-    struct fault f;
+    fault_set(f, 503, NULL, "no memory for this request");
     if (!rq)
         return NULL;
     take(&b, (char *)rq + PLAIN_BEGIN, PLAIN_END - PLAIN_BEGIN);
@@ -140,7 +140,7 @@ struct request *request_wire_read(const struct service *sv, const char *p, size_
     rq->n_choices = 0;
     if (!b.bad)
         take_lists(&b, rq);
-    if (b.bad || b.n || structured_open(rq, &f) < 0 || request_open_choices(rq) < 0) {
+    if (b.bad || b.n || structured_open(rq, f) < 0 || request_open_choices(rq) < 0) {
         request_release(rq);
         return NULL;
     }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-#include "serve/engine/kv.h"
+#include "serve/kv/kv.h"
 
 int router_open(struct router *rt, int n, struct err *e)
 {

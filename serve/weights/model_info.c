@@ -10,6 +10,9 @@
 #include "format/quant_view.h"
 #include "model/family.h"
 #include "serve/weights/embedding_info.h"
+#include "serve/weights/mapped_weights.h"
+#include "serve/weights/repack.h"
+#include "serve/weights/row_source.h"
 #include "text/template.h"
 
 #define HEAD "lm_head.weight"
@@ -53,7 +56,6 @@ int model_info_open(struct model_info *l, const char *path, const volatile sig_a
 
     memset(l, 0, sizeof *l);
     TRY(ckpt_open(&l->ckpt, path, &(struct ckpt_open_opts){ .stop = stop }, e));
-    TRY(quant_refuse(l->ckpt, e));
     if (!ckpt_config_json(l->ckpt)) {
         rc = err_set(e, ERR_CONFIG,
                      "%s has no config.json, which says what the model is: serve the folder that has one",
@@ -62,6 +64,8 @@ int model_info_open(struct model_info *l, const char *path, const volatile sig_a
     }
 
     TRY(parse_config(l, e));
+    TRY(quant_open_values(&l->ckpt, l->cfg.family->first->name, l->quantised, e));
+    l->is_quantised = rc;
     if (l->cfg.tied && !l->headless)
         TRY(ckpt_check_tied(l->ckpt, l->cfg.family->first->name, HEAD, e));
     i = ckpt_find(l->ckpt, ROLE_WEIGHT, l->cfg.family->first->name);
@@ -78,8 +82,13 @@ out:
 
 void model_info_close(struct model_info *l)
 {
+    repack_close(l->repack);
+    mapped_weights_stop(l->mapped);
     if (l->has_weights)
         resident_close(&l->weights);
+    row_source_close(l->rows);
+    codes_weights_close(l->codes);
+    mapped_weights_close(l->mapped);
     if (l->has_model)
         model_close(&l->m);
     ckpt_close(l->ckpt);
@@ -310,7 +319,7 @@ int model_info_tokenizer_digest(const struct model_info *l, char out[33], struct
     return rc;
 }
 
-void model_info_fingerprint(const struct model_info *l, enum dtype dt, char out[64])
+void model_info_fingerprint(const struct model_info *l, enum dtype dt, enum kv_kind kv, char out[64])
 {
     char hex[33];
     ckpt_digest_hex(l->identity, hex);
@@ -319,5 +328,9 @@ void model_info_fingerprint(const struct model_info *l, enum dtype dt, char out[
     if (leaf > 1)
         n += snprintf(out + n, 64 - (size_t)n, "-s%d", leaf);
     if (leaves > 1)
-        snprintf(out + n, 64 - (size_t)n, "-c%d", leaves);
+        n += snprintf(out + n, 64 - (size_t)n, "-c%d", leaves);
+    if (l->codes && strcmp(codes_weights_class(l->codes), "deq") != 0)
+        n += snprintf(out + n, 64 - (size_t)n, "-%s", codes_weights_class(l->codes));
+    if (kv != KV_OWN)
+        snprintf(out + n, 64 - (size_t)n, "-kv-%s", kv_kind_name(kv, dt));
 }

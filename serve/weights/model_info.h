@@ -6,15 +6,36 @@
 #include "format/ckpt_proof.h"
 #include "model/model.h"
 #include "serve/service.h"
+#include "serve/weights/codes_weights.h"
 
+struct repack;
+struct row_source;
+struct mapped_weights;
 struct model_info {
     struct ckpt *ckpt;
     struct model_config cfg;
-    int headless;               /* the checkpoint makes hidden states only; cfg.tied is set, then */
-    enum dtype stored;          /* of the weights in the files (of the first parameter) */
-    struct model m;             /* when has_model */
-    struct resident weights;    /* when has_weights */
+    int headless;                /* the checkpoint makes hidden states only; cfg.tied is set, then */
+    enum dtype stored;           /* of the weights in the files (of the first parameter) */
+    int is_quantised;            /* ckpt shows the values of quantised weights (class deq) … */
+    char quantised[64];          /* … which the checkpoint calls this */
+    enum codes_wish wish;        /* how quantised weights are computed: set by the owner before reading */
+    struct codes_weights *codes; /* those that lie as codes; NULL: none */
+    struct model m;              /* when has_model */
+    struct resident weights;     /* when has_weights */
+    /* set by the owner before the weights are read: they are read and packed, not mapped; or what may be
+     * late is done at once */
+    int copied, at_once;
+    struct row_source *rows; /* files that the weights point into; NULL: none */
+    struct repack *repack;   /* what is done behind serving; NULL: nothing is */
+    /* what weights_read left to repack.h: the digest of all weights; the check of a part of the files */
+    struct {
+        int digest, check, check_part, check_parts;
+    } late;
     int has_model, has_weights; /* set by their owners: server.c, weights.c */
+    /* What `weights` points into, where the file is mapped (mapped_weights.h); else NULL. Its checksums are
+     * checked before weights_read() returns, or with checks_behind by the caller, afterwards. */
+    struct mapped_weights *mapped;
+    int checks_behind;
     /* Whether this rank adds the dense parameters and the whole experts that it reads to the digest. Several
      * ranks may read the same ones: only the first of them adds them. server.c sets both before reading. */
     int counts_dense, counts_experts;
@@ -43,9 +64,10 @@ int model_info_tokenizer_digest(const struct model_info *l, char out[33], struct
 /* Frees weights, model and checkpoint, as far as they are there. Safe on zeroes. */
 void model_info_close(struct model_info *l);
 /* What decides an answer's bits besides the request: "contract1-fp32-" and the weights_digest that `reshard
- * digest` prints (without tensors that the model does not use, where the files store no digests). The same at
- * every tp. */
-void model_info_fingerprint(const struct model_info *l, enum dtype dt, char out[64]);
+ * digest` prints (without tensors that the model does not use, where the files store no digests); "-kv-fp8"
+ * where keys and values are stored so, "-grp" or "-int" where integer codes are computed as they lie. The
+ * same at every tp. */
+void model_info_fingerprint(const struct model_info *l, enum dtype dt, enum kv_kind kv, char out[64]);
 /* Reads eos_token_id (a number or a list) from text, generation_config.json of n bytes, into eos[max].
  * Returns the number of ids, 0 when it names none; ERR_CONFIG. what: the file's name in messages. */
 int model_info_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, int max, struct err *e);

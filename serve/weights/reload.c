@@ -9,6 +9,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "serve/weights/mapped_weights.h"
+#include "serve/weights/repack.h"
 #include "serve/weights/weights.h"
 
 #define NICE 5                           /* steps go first where CPUs are few */
@@ -50,8 +52,10 @@ static int work(struct background *a, void *arg, struct err *e)
         goto out;
     }
 
+    r->fresh.at_once = 1;
     r->fresh.counts_dense = r->now->counts_dense;
     r->fresh.counts_experts = r->now->counts_experts;
+    r->fresh.wish = r->now->wish;
     r->beside = r->now->m;
     r->beside.dev = d->memory ? d : r->host;
     rc = weights_read(a, &r->fresh, &r->beside, r->host, NULL, e);
@@ -66,6 +70,7 @@ void reload_begin(struct reload *r, struct model_info *now, const char *path, st
     memset(r, 0, sizeof *r);
     r->now = now;
     r->all = all;
+    r->n_here = n_here;
     r->begin_s = clock_s();
     r->running = 1;
     snprintf(r->path, sizeof r->path, "%s", path);
@@ -101,16 +106,31 @@ void reload_swap(struct reload *r, char fingerprint[64])
 {
     struct model_info *l = r->now, *fresh = &r->fresh;
     struct resident weights = l->weights;
+    struct row_source *rows = l->rows;
+    struct mapped_weights *mapped = l->mapped;
     struct ckpt *ckpt = l->ckpt;
+    struct err ignored; /* weights that cannot be packed are served as they are */
+
+    repack_close(l->repack);
+    l->repack = NULL;
+    mapped_weights_stop(mapped);
     l->weights = fresh->weights;
+    l->rows = fresh->rows;
+    l->mapped = fresh->mapped;
     l->ckpt = fresh->ckpt;
     l->identity = fresh->identity;
     fresh->weights = weights;
+    fresh->rows = rows;
+    fresh->mapped = mapped;
     fresh->ckpt = ckpt;
     model_info_close(fresh);
     ckpt_end_reading(l->ckpt);
+    memset(&l->late, 0, sizeof l->late);
+    repack_open(l, 0, &ignored);
+    if (l->mapped)
+        mapped_weights_begin(l->mapped, &l->weights, NULL, r->n_here, &ignored);
     if (!l->m.fast && l->m.grain == l->cfg.grain)
-        model_info_fingerprint(l, l->m.dt, fingerprint);
+        model_info_fingerprint(l, l->m.dt, l->m.kv, fingerprint);
 }
 
 void reload_drop(struct reload *r) { model_info_close(&r->fresh); }

@@ -18,7 +18,8 @@ struct reload {
     struct comm *all;    /* of the replica; borrowed */
     struct model beside; /* a copy of now->m that computes on host: steps use the other device object */
     struct dev *host;    /* a CPU of the task's own */
-    struct err refused;  /* found before anything was read; code 0: nothing */
+    int n_here;
+    struct err refused; /* found before anything was read; code 0: nothing */
     char path[RELOAD_PATH_MAX];
     double begin_s; /* clock_s() */
 };

@@ -3,7 +3,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "base/test_hooks.h"
+#include "model/packs.h"
 #include "serve/weights/column_reader.h"
+#include "serve/weights/mapped_weights.h"
+#include "serve/weights/row_source.h"
 
 #define CHUNK_ELEMENTS ((int64_t)4 << 20) /* elements read at a time where they must be converted */
 
@@ -32,7 +36,8 @@ struct reader {
     int by_columns; /* column_reader.h is used */
     /* [tensors] digests of what was read, each element counted by one rank; NULL: the files store them */
     struct ckpt_digest *seen;
-    int counts; /* this rank counts what it reads now */
+    int counts;          /* 1: elements that are read go into the digests */
+    unsigned char *read; /* [parts] 1: read, not mapped; NULL: nothing is mapped */
     struct load_progress *progress;
 };
 
@@ -123,6 +128,66 @@ static int counts_box(const struct reader *r, const struct param *p, int rows)
     return rows && p->n_sharing;
 }
 
+/* ---- what is mapped is neither read nor copied ---- */
+
+static int point_pack(void *ctx, int unit, int pack, struct panels *p, struct err *e)
+{
+    struct reader *r = ctx;
+    return row_source_pack(r->l->rows, unit, pack, p, e);
+}
+
+static int point_part(void *ctx, int part, const void **at, struct err *e)
+{
+    struct reader *r = ctx;
+    return row_source_part(r->l->rows, part, at, e);
+}
+
+struct counting {
+    struct reader *r;
+    int tensor, part;
+};
+
+/* A stretch of a mapped part, for the digest of its tensor. */
+static int count_stretch(void *arg, int64_t lo, int64_t hi, const void *from, struct err *e)
+{
+    const struct counting *x = arg;
+    (void)e;
+    count_piece(x->r, &(struct piece){ x->tensor, &x->r->m->local.part[x->part].box, lo, hi }, from);
+    return 0;
+}
+
+/* Adds the parts that were not read to the digests. */
+static int count_mapped(struct reader *r, struct err *e)
+{
+    const struct params_local *l = &r->m->local;
+    int rc = 0;
+    for (int i = 0; rc >= 0 && r->seen && r->l->rows && i < l->n_parts; i++) {
+        const struct param *p = &l->table->p[l->part[i].param];
+        r->counts = counts_box(r, p, 0);
+        if (!l->part[i].count || r->read[i] || !r->counts)
+            continue;
+        struct counting x = { r, ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name), i };
+        rc = row_source_walk(r->l->rows, i, count_stretch, &x, e);
+        if (rc >= 0 && r->progress)
+            atomic_fetch_add(&r->progress->done, l->part[i].count * (int64_t)dtype_size(r->m->dt));
+    }
+    return rc;
+}
+
+/* Is what is mapped checked and digested behind serving? The same on every rank. Small files are not: that
+ * takes less than starting to serve. */
+#define LATE_BYTES ((int64_t)64 << 20)
+static int is_late(const struct reader *r)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < r->m->table.n; i++) {
+        const struct param *p = &r->m->table.p[i];
+        const struct box whole = box_whole(p->n_dims, p->shape);
+        bytes += box_count(&whole) * (int64_t)dtype_size(r->m->dt);
+    }
+    return r->l->rows && !r->l->at_once && (bytes > LATE_BYTES || hook_packs_every_ms() != 0);
+}
+
 static int read_param(struct reader *r, const struct param *p, const struct box *b, struct ring *ring,
                       void *dst, enum dtype dt, struct err *e)
 {
@@ -166,7 +231,54 @@ static int read_box(void *ctx, const struct param *p, const struct box *b, struc
                  : read_param(r, p, b, ring, dst, dt, e);
     if (rc >= 0 && r->progress)
         atomic_fetch_add(&r->progress->done, box_count(b) * (int64_t)dtype_size(dt));
+    for (int i = 0; r->read && rc >= 0 && i < r->m->local.n_parts; i++)
+        r->read[i] |= &r->m->table.p[r->m->local.part[i].param] == p &&
+                      box_equal(&r->m->local.part[i].box, b);
     return rc;
+}
+
+/* Adds the values of a matrix that lies as codes to the digest: what the weights are does not depend on how
+ * they lie. */
+static int count_values(struct reader *r, const struct pack_matrix *w, struct err *e)
+{
+    const struct param *p = &r->m->table.p[w->param];
+    const int i = ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name);
+    const enum dtype stored = (enum dtype)stored_dtype(ckpt_tensor(r->l->ckpt, i));
+    const int64_t n = box_count(&w->box);
+    int rc = 0;
+    r->counts = r->seen && counts_box(r, p, 0);
+    for (int64_t lo = 0; lo < n && rc >= 0 && r->counts; lo += CHUNK_ELEMENTS) {
+        const struct piece x = { i, &w->box, lo, n - lo < CHUNK_ELEMENTS ? n : lo + CHUNK_ELEMENTS };
+        rc = read_piece(r, &x, stored, r->raw, stored, e);
+    }
+    if (r->progress)
+        atomic_fetch_add(&r->progress->done, n * (int64_t)dtype_size(r->m->dt));
+    return rc;
+}
+
+static int point_codes(void *ctx, int unit, int pack, struct panels *p, struct err *e)
+{
+    struct reader *r = ctx;
+    struct pack_info info;
+    int rc = r->l->codes ? codes_weights_pack(r->l->codes, r->m, unit, pack, p, e) : 0;
+    if (rc <= 0)
+        return rc;
+    model_pack_info(r->m, unit, pack, &info);
+    for (int i = 0; i < info.n && rc >= 0; i++)
+        rc = count_values(r, &info.matrix[i], e);
+    return rc < 0 ? rc : 1;
+}
+
+static int panels_pack(void *ctx, int unit, int pack, struct panels *p, struct err *e)
+{
+    struct reader *r = ctx;
+    return mapped_weights_pack(r->l->mapped, unit, pack, p, e);
+}
+
+static int panels_part(void *ctx, int part, const void **at, struct err *e)
+{
+    struct reader *r = ctx;
+    return mapped_weights_part(r->l->mapped, part, at, e);
 }
 
 /* Allocates the digests of what will be read, where the files do not store the digest of every weight. */
@@ -185,11 +297,15 @@ int weights_identify(struct model_info *l, const struct model *m, struct comm *a
 {
     struct ckpt *c = l->ckpt;
     int n = 0, rc = 0;
+    if (l->late.digest)
+        return 0;
     struct ckpt_tensor *t = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *t);
 
     if (!t)
         rc = err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", ckpt_n_tensors(c));
     TRY(comm_agree(all, rc, e));
+    rc = comm_agree_alike(all, &(uint64_t){ ckpt_list_hash(c) }, 1, CKPT_DIFFERS, e);
+    TRY(rc < 0 ? err_add(e, "%s", ckpt_path(c)) : 0);
     if (l->seen)
         TRY(comm_all_reduce_i64(all, (int64_t *)l->seen, 2 * ckpt_n_tensors(c), e));
     for (int i = 0; i < ckpt_n_tensors(c); i++) {
@@ -211,6 +327,31 @@ out:
     return rc;
 }
 
+int weights_digest(const struct model_info *l, const volatile sig_atomic_t *stop, struct ckpt_digest *out,
+                   struct err *e)
+{
+    struct ckpt *c = l->ckpt;
+    int n = 0, rc = 0;
+    struct ckpt_tensor *t = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *t);
+    if (!t)
+        return err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", ckpt_n_tensors(c));
+    for (int i = 0; i < ckpt_n_tensors(c); i++) {
+        const struct ckpt_tensor *x = ckpt_tensor(c, i);
+        if (x->role != ROLE_WEIGHT || param_find(&l->m.table, x->name) < 0)
+            continue;
+        TRY(*stop ? err_set(e, ERR_STOPPED, "stopped: the server ends") : 0);
+        t[n] = *x;
+        t[n].digest = (struct ckpt_digest){ 0 };
+        TRY(ckpt_digest_read(c, i, &t[n].digest, e));
+        n++;
+    }
+    *out = ckpt_digest_all(n, t, NULL).weights;
+    rc = 0;
+out:
+    free(t);
+    return rc;
+}
+
 /* Host memory may be written by any thread; device memory only by the main thread. */
 static int by_device(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, struct err *e)
 {
@@ -223,24 +364,51 @@ int weights_read(struct background *a, struct model_info *l, struct model *m, st
 {
     struct comm *tp = m->tp;
     struct reader r = { .background = a, .l = l, .m = m, .host = host, .tp = tp, .progress = progress };
-    const struct resident_source from = { .read = read_box, .ctx = &r, .executor = { by_device, &r } };
+    struct resident_source from = { .read = read_box, .ctx = &r, .executor = { by_device, &r } };
     int rc;
 
     r.raw = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     r.wide = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     TRY(r.raw && r.wide ? 0 : err_set(e, ERR_MEMORY, "no memory to read weights"));
     TRY(open_digests(&r, e));
+    if (l->is_quantised && l->wish != CODES_WISH_VALUES)
+        TRY(codes_weights_open(&l->codes, l->ckpt, m->dev->mem, l->wish, e));
     TRY(r.by_columns = column_reader_needed(a, tp, ckpt_cache(l->ckpt), e));
+    if (l->codes)
+        from.pack = point_codes;
+    if (!l->codes)
+        TRY(mapped_weights_open(&l->mapped, l->ckpt, m, e));
+    if (l->mapped) {
+        from.pack = panels_pack;
+        from.part = panels_part;
+    } else if (!l->copied && !l->codes) {
+        TRY(row_source_open(&l->rows, l->ckpt, m, e));
+    }
+    if (l->rows) {
+        from.pack = point_pack;
+        from.part = point_part;
+        r.read = calloc((size_t)m->local.n_parts + 1, 1);
+        TRY(r.read ? 0 : err_set(e, ERR_MEMORY, "no memory to map weights"));
+    }
     TRY(resident_fill(&l->weights, m, &from, e));
     l->has_weights = 1;
+    l->late.digest = r.seen && is_late(&r);
+    TRY(l->late.digest ? 0 : count_mapped(&r, e));
 
     /* damage in a part that no rank needs is reported too */
     const struct layout *lay = &m->local.layout;
-    TRY(ckpt_check_rest(l->ckpt, m->local.at.pp * lay->tp + m->local.at.tp, lay->tp * lay->pp, e));
-    l->seen = r.seen;
-    r.seen = NULL;
+    l->late.check = is_late(&r);
+    l->late.check_part = m->local.at.pp * lay->tp + m->local.at.tp;
+    l->late.check_parts = lay->tp * lay->pp;
+    if (!l->late.check && !(l->mapped && l->checks_behind))
+        TRY(ckpt_check_rest(l->ckpt, l->late.check_part, l->late.check_parts, e));
+    if (!l->late.digest) {
+        l->seen = r.seen;
+        r.seen = NULL;
+    }
     rc = 0;
 out:
+    free(r.read);
     free(r.seen);
     mem_free(host->mem, r.raw);
     mem_free(host->mem, r.wide);

@@ -12,8 +12,12 @@ int64_t weights_bytes(const struct model *m);
  * of m->tp (it makes collective calls). An error is this rank's own; a brings it to the others. */
 int weights_read(struct background *a, struct model_info *l, struct model *m, struct dev *host,
                  struct load_progress *progress, struct err *e);
-/* After it: sets l->identity (the weights_digest). all: the ranks of the replica. Main thread, collective
- * over all; an error is the same on all. */
+/* The weights_digest of l's checkpoint: all of its weights that the model has, read by this thread. Any
+ * thread; not collective. ERR_STOPPED: *stop is set. */
+int weights_digest(const struct model_info *l, const volatile sig_atomic_t *stop, struct ckpt_digest *out,
+                   struct err *e);
+/* After weights_read: sets l->identity (the weights_digest), unless l->late.digest is set. all: the ranks
+ * of the replica. Main thread, collective over all; an error is the same on all. */
 int weights_identify(struct model_info *l, const struct model *m, struct comm *all, struct err *e);
 
 #endif

@@ -1,5 +1,5 @@
 /* prefix.c - see prefix.h. */
-#include "serve/engine/prefix.h"
+#include "serve/kv/prefix.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -166,12 +166,24 @@ int prefix_release(struct prefix *p, int group, int32_t page)
     return 0;
 }
 
+/* Notes that a page is about to leave, and the page of group 1 that is found through it. */
+static void note_evicted(struct prefix *p, int group, int32_t page)
+{
+    const int32_t first = group ? p->beside[page] : page;
+    if (!p->evicted || first < 0)
+        return;
+    kv_orders_add(p->evicted, KV_SAVE, group, page, p->page[first].name);
+    if (!group && p->page[first].grouped >= 0)
+        kv_orders_add(p->evicted, KV_SAVE, 1, p->page[first].grouped, p->page[first].name);
+}
+
 int32_t prefix_evict(struct prefix *p, int group)
 {
     int32_t page = p->idle[group].oldest;
     if (page < 0)
         return -1;
     idle_remove(p, group, page);
+    note_evicted(p, group, page);
     if (!group) {
         forget(p, page);
     } else if (p->beside[page] >= 0) {

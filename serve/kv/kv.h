@@ -9,15 +9,15 @@
  * positions, a sequence keeps all its pages in the one and releases those behind the window in the other.
  * Page numbers are the same on all ranks. Rank 0 alone assigns them (the scheduler's
  * page_list); the other ranks get them in the step message. */
-#ifndef SHARDLINE_SERVE_ENGINE_KV_H
-#define SHARDLINE_SERVE_ENGINE_KV_H
+#ifndef SHARDLINE_SERVE_KV_KV_H
+#define SHARDLINE_SERVE_KV_KV_H
 
 #include <stddef.h>
 #include <stdint.h>
 #include "comm/comm.h"
 #include "kernels/dev.h"
 #include "model/config.h"
-#include "serve/engine/prefix.h"
+#include "serve/kv/prefix.h"
 
 #define KV_PAGE 64 /* positions */
 /* Pages for that many positions. */

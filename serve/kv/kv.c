@@ -1,5 +1,5 @@
 /* kv.c - see kv.h. */
-#include "serve/engine/kv.h"
+#include "serve/kv/kv.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -104,10 +104,14 @@ void kv_clear_stale(const struct kv *kv, const int32_t *page, int64_t n_released
 {
     const struct page_values *v = &kv->values;
     const int64_t i = pos / KV_PAGE;
-    if (i % kv->n_shares != kv->rank || !v->rows)
+    if (i % kv->n_shares != kv->rank)
         return;
-    char *to = kv_page(kv, page[i - n_released]) + v->first + (size_t)(pos % KV_PAGE) * v->each;
-    dev_copy_rows(kv->dev, to, v->pitch, kv->zeros, v->pitch, (size_t)n * v->each, v->rows);
+    for (int64_t b = 0; b < v->n; b++)
+        for (const struct page_part *p = v->part; p < v->part + 2 && p->rows; p++) {
+            char *block = kv_page(kv, page[i - n_released]) + (size_t)b * v->block;
+            char *to = block + p->first + (size_t)(pos % KV_PAGE) * p->each;
+            dev_copy_rows(kv->dev, to, p->pitch, kv->zeros, p->pitch, (size_t)n * p->each, p->rows);
+        }
 }
 
 /* ---- how many pages there are ---- */

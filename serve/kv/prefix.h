@@ -12,13 +12,16 @@
  *
  * Two page groups (model/config.h): a cached page of group 0 knows the page of group 1 with the same
  * positions. The latter may be evicted alone: a beginning is found as far as its pages of group 0 are there,
- * and behind its end those of group 1 that the next row sees. */
-#ifndef SHARDLINE_SERVE_ENGINE_PREFIX_H
-#define SHARDLINE_SERVE_ENGINE_PREFIX_H
+ * and behind its end those of group 1 that the next row sees.
+ *
+ * A second level keeps what is evicted: a page has a name then (kv_name.h), its eviction is noted. */
+#ifndef SHARDLINE_SERVE_KV_PREFIX_H
+#define SHARDLINE_SERVE_KV_PREFIX_H
 
 #include <stdint.h>
 #include "base/err.h"
 #include "model/config.h"
+#include "serve/kv/kv_name.h"
 
 #define PREFIX_PAGE 64 /* tokens */
 struct prefix_page {
@@ -26,8 +29,9 @@ struct prefix_page {
     uint64_t parent; /* serial of the page before; 0: it is the first of a sequence */
     char *salt;      /* of a first page, or NULL */
     int32_t ids[PREFIX_PAGE];
-    int32_t hash_next; /* -1: none */
-    int32_t grouped;   /* the page of group 1 with the same positions; -1: it is not in the cache */
+    int32_t hash_next;  /* -1: none */
+    int32_t grouped;    /* the page of group 1 with the same positions; -1: it is not in the cache */
+    struct kv_key name; /* with a second level */
 };
 /* A page of either group. */
 struct prefix_hold {
@@ -48,6 +52,9 @@ struct prefix {
     struct prefix_idle idle[PAGE_GROUPS];
     int32_t n_pages[PAGE_GROUPS], n_buckets;
     uint64_t serials; /* assigned so far */
+    /* With a second level (kv_disk.h): evicted pages are added here, to be saved; NULL: there is none. */
+    struct kv_orders *evicted;
+    struct kv_key root; /* of names */
 };
 
 /* An empty cache for pools of n_pages pages (0: there is no such group); ERR_MEMORY. prefix_close() is safe
