@@ -59,7 +59,8 @@ $B/bin/plot: LIBS += $(shell pkg-config --libs libpng 2>/dev/null)
 ISA_avx2       := -mavx2 -mfma -mf16c
 ISA_avx512     := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
 ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
-isa_of = $(foreach i,avx2 avx512 avx512bf16,$(if $(filter %_$(i),$(basename $(1))),$(ISA_$(i))))
+ISA_avx512vnni := $(ISA_avx512bf16) -mavx512vbmi -mavx512vnni
+isa_of = $(foreach i,avx2 avx512 avx512bf16 avx512vnni,$(if $(filter %_$(i),$(basename $(1))),$(ISA_$(i))))
 
 # the files of every room and of its inner rooms; of the CUDA device those that this machine can compile
 CUDA_SRC := $(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c)),$(patsubst %,kernels/cuda/%.c,none lt/lt lt/lt_ops lt/lt_table))
@@ -209,8 +210,9 @@ bench-reshard: benches
 # with PEERS=DIR (programs that call them) and PEER_PYTHON: beside PyTorch, llama.cpp, transformers
 bench-train: programs
 	@tests/bench/train_bench.py --bin $B/bin $(BENCH)
-bench-serve: programs
+bench-serve: benches
 	@tests/bench/serve_bench.py --bin $B/bin $(BENCH)
+	@tests/bench/decode/decode_bench.py --bin $B/bin --start
 # with PEER_PYTHON, a python that has torch and deepspeed: beside zero_to_fp32, ds_to_universal, dcp_to_torch_save
 bench-foreign: programs
 	@$(or $(PEER_PYTHON),python3) tests/bench/foreign_bench.py --bin $B/bin $(BENCH)

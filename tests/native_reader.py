@@ -258,7 +258,7 @@ def read_manifest(folder):
     m = json.loads(raw, object_pairs_hook=no_twice)
     need(m["format"] == "shardline-checkpoint" and m["version"] == 1,
          "format %s version %s" % (m["format"], m["version"]))
-    need(not set(m["must_understand"]) - {"expert_counts", "planes", "zstd"},
+    need(not set(m["must_understand"]) - {"expert_counts", "panels", "planes", "zstd"},
          "needs %s" % m["must_understand"])
     need(m["block_bytes"] == BLOCK, "block_bytes")
     return m
@@ -364,12 +364,99 @@ def place(t, whole, seen, piece, data):
         i += n
 
 
+def leaf_units(pack):
+    """of each leaf: its first element, its end, the bytes of its lines"""
+    ends = pack["leaves"]
+    need(ends == sorted(ends) and ends[-1] > 0, "leaves do not ascend")
+    kinds = {("plain", "F32"): lambda n: 128 * n, ("plain", "BF16"): lambda n: 128 * ((n + 1) // 2),
+             ("b12", "BF16"): lambda n: 64 * (1 + 32 * n // 4096) + 192 * ((n + 3) // 4)}
+    need((pack["kind"], pack["dtype"]) in kinds, "a kind of panels")
+    for begin, end in zip([0] + ends, ends):
+        yield begin, end, kinds[pack["kind"], pack["dtype"]](end - begin)
+
+
+def narrow_leaf(data, at, n, c):
+    """the n values of output c of a leaf in 12 bits"""
+    head, out = 64 * (1 + 32 * n // 4096), []
+    for i in range(n):
+        j = 16 * (c % 16 // 4) + 8 * (c // 16) + 2 * (c % 4) + (i % 2 == 0)
+        body, odd = at + head + i // 4 * 192, i % 4 // 2
+        code = data[body + j] >> 4 * odd & 15
+        out.append(code >> 3 << 15 | data[at + (code & 7)] << 8 | data[body + 64 * (1 + odd) + j])
+    for k in range(at + 16, at + head, 4):
+        word = u32(data, k)
+        if word == M32:
+            break
+        if (word >> 8) % 32 == c:
+            out[word // 8192] = (word & 255) << 8 | out[word // 8192] & 255
+    return out
+
+
+def check_packs(f, data):
+    """leaves make the stride, runs fill their packs"""
+    at = {}
+    for k, pack in enumerate(f.get("packs", [])):
+        need(pack["stride"] == sum(n for _, _, n in leaf_units(pack)), "%s: stride" % f["name"])
+        need(pack["offset"] % 64 == 0 and pack["offset"] + pack["bytes"] <= len(data),
+             "%s: place of a pack" % f["name"])
+        at[k] = pack["offset"]
+    for p in f["pieces"]:
+        if "pack" in p:
+            k, pack = p["pack"], f["packs"][p["pack"]]
+            need(p["offset"] == at[k] and p["extent"][p["inputs"]] == pack["leaves"][-1],
+                 "%s: place of a run" % f["name"])
+            at[k] += -(-p["extent"][p["outputs"]] // 32) * pack["stride"]
+    for k, pack in enumerate(f.get("packs", [])):
+        need(at[k] == pack["offset"] + pack["bytes"], "%s: runs do not fill their pack" % f["name"])
+
+
+def unpanel(f, p, data):
+    """a run of panels as a piece in natural order"""
+    pack, size = f["packs"][p["pack"]], SIZES[f["packs"][p["pack"]]["dtype"]]
+    n, k = p["extent"][p["outputs"]], pack["leaves"][-1]
+    step = (k, 1) if p["outputs"] < p["inputs"] else (1, n)
+    out, code = [0] * (n * k), {4: "<%dI", 2: "<%dH"}[size]
+    for o in range(n):
+        at = p["offset"] + o // 32 * pack["stride"]
+        for begin, end, lines in leaf_units(pack):
+            if pack["kind"] == "b12":
+                for i, v in enumerate(narrow_leaf(data, at, end - begin, o % 32)):
+                    out[o * step[0] + (begin + i) * step[1]] = v
+                at += lines
+                continue
+            words = struct.unpack_from("<%dI" % (lines // 4), data, at)[o % 32::32]
+            if size == 2:
+                words = [half for w in words for half in (w >> 16, w & 0xffff)]
+            for i in range(begin, end):
+                out[o * step[0] + i * step[1]] = words[i - begin]
+            at += lines
+    return {**p, "offset": 0}, struct.pack(code % len(out), *out)
+
+
+def check_panels_header(f, head, n):
+    """what has a name in the header: natural tensors and packs, and gaps between them"""
+    want = {p["offset"]: p["extent"] for p in f["pieces"] if "pack" not in p}
+    want.update((k["offset"], k["bytes"]) for k in f["packs"])
+    for name, h in head.items():
+        at, shape = 8 + n + h["data_offsets"][0], want.pop(8 + n + h["data_offsets"][0], None)
+        if shape is None:
+            need(name.startswith("padding."), "%s: %s at %d" % (f["name"], name, at))
+        elif isinstance(shape, int):
+            need(name.startswith("panels.") and h["data_offsets"][1] - h["data_offsets"][0] == shape,
+                 "%s: %s" % (f["name"], name))
+        else:
+            need(h["shape"] == shape, "%s: %s" % (f["name"], name))
+    need(not want, "%s: its header lacks something" % f["name"])
+
+
 def check_header(f, data, m):
     """the safetensors header says the same as the manifest's pieces"""
     n = u64(data, 0)
     head = json.loads(data[8:8 + n], object_pairs_hook=no_twice)
     head.pop("__metadata__", None)
     need((8 + n) % 4096 == 0, "%s: data not aligned" % f["name"])
+    if "packs" in f:
+        return check_panels_header(f, head, n)
     count, last, end = {}, None, 0
     for p, (name, h) in zip(f["pieces"], head.items()):
         t = m["tensors"][p["tensor"]]
@@ -392,7 +479,7 @@ def check_header(f, data, m):
 
 def read(folder):
     m = read_manifest(folder)
-    whole = []
+    whole, copies = [], []
     for t in m["tensors"]:
         n = 1
         for x in t["shape"]:
@@ -401,14 +488,24 @@ def read(folder):
     for f in m["files"]:
         data = read_file(folder, f)
         check_header(f, data, m)
+        check_packs(f, data)
         for p in f["pieces"]:
             t = m["tensors"][p["tensor"]]
+            if "pack" in p:
+                run = unpanel(f, p, data)
+                (copies.append((t, *run)) if p.get("copy") else place(t, *whole[p["tensor"]], *run))
+                continue
             place(t, *whole[p["tensor"]], *(widen(t, p, data) if t["dtype"] in PACKED else (p, data)))
     for f in ([m["config"]] if m["config"] else []) + m["extra"]:
         read_file(folder, f)
     for t, (data, seen) in zip(m["tensors"], whole):
         need(all(seen), "%s: not whole" % t["name"])
         need(digest(t, data) == t["digest"], "%s: digest" % t["name"])
+    for t, p, data in copies:
+        i = m["tensors"].index(t)
+        again = bytearray(whole[i][0])
+        place(t, again, bytearray(len(whole[i][1])), p, data)
+        need(again == whole[i][0], "%s: its copy differs" % t["name"])
     weights, state = digests(m["tensors"], m["state"])
     need(weights == m["weights_digest"] and state == m["state_digest"], "weights_digest or state_digest")
     text = "%s %s\n" % (("state", state) if state else ("weights", weights))

@@ -91,6 +91,7 @@ struct bench {
     int d, n_heads, n_kv;
     /* 0: one, its pages hold one layer; else pages of LAYERS layers, as a server's */
     int n_seq;
+    enum kv_kind kv; /* of its pages */
 };
 #define LAYERS 12
 struct run {
@@ -122,12 +123,19 @@ static struct mat mat_random(enum dtype dt, int64_t rows, int64_t cols)
     return m;
 }
 
+/* Of one layer. */
+static size_t page_bytes(const struct bench *b)
+{
+    const struct attn a = { .head_dim = b->d, .dt = b->dt, .kv = b->kv };
+    return (size_t)b->n_kv * attn_head_bytes(&a);
+}
+
 static void run_open(struct run *r, const struct bench *b, const struct attn_ops *ops, struct dev *dev,
                      char *ring)
 {
     const int64_t n = b->n_seq ? b->n_seq : 1, each = b->kind == DECODE ? 1 : b->T, rows = n * each;
     const int64_t cols = (int64_t)b->n_heads * b->d, kv = (int64_t)b->n_kv * b->d;
-    const size_t bytes = attn_page_bytes(b->n_kv, b->d, b->dt);
+    const size_t bytes = page_bytes(b);
     *r = (struct run){ .b = b,
                        .ops = ops,
                        .dev = dev,
@@ -160,8 +168,9 @@ static void run_close(struct run *r)
 static double run_once(struct run *r)
 {
     const struct bench *b = r->b;
-    const size_t bytes = attn_page_bytes(b->n_kv, b->d, b->dt);
+    const size_t bytes = page_bytes(b);
     struct attn a = { b->n_heads, b->n_kv, b->d, b->dt, 0.125f, 0, b->n_seq ? b->n_seq : 1, r->seq, 0 };
+    a.kv = b->kv;
     if (b->n_seq)
         a.page_off = bytes * (size_t)(r->layer++ % LAYERS);
     for (int64_t i = 0; i < r->n_pages && !b->n_seq; i++) {
@@ -197,6 +206,10 @@ static const struct bench benches[] = {
     { "decode bf16 T=2048 d=64", DECODE, DT_BF16, 2048, 64, 8, 8 },
     { "decode bf16 T=2048 d=128", DECODE, DT_BF16, 2048, 128, 8, 8 },
     { "decode bf16 T=2048 d=128 group 4", DECODE, DT_BF16, 2048, 128, 8, 2 },
+    { "decode bf16 T=2048 d=64 fp8 pages", DECODE, DT_BF16, 2048, 64, 8, 8, 0, KV_FP8 },
+    { "decode bf16 T=2048 d=64 int8 pages", DECODE, DT_BF16, 2048, 64, 8, 8, 0, KV_INT8 },
+    { "decode bf16 T=2048 d=128 group 4 fp8 pages", DECODE, DT_BF16, 2048, 128, 8, 2, 0, KV_FP8 },
+    { "decode bf16 T=2048 d=128 group 4 int8 pages", DECODE, DT_BF16, 2048, 128, 8, 2, 0, KV_INT8 },
     { "decode bf16 32 x T=96 d=64", DECODE, DT_BF16, 96, 64, 12, 12, 32 },
     { "decode bf16 32 x T=256 d=64", DECODE, DT_BF16, 256, 64, 12, 12, 32 },
     { "decode fp32 32 x T=96 d=64", DECODE, DT_F32, 96, 64, 12, 12, 32 },
@@ -236,7 +249,7 @@ int main(int argc, char **argv)
 {
     struct isa isa[3];
     struct dev *dev;
-    char *ring, json[8192] = "", *at = json;
+    char *ring, json[16384] = "", *at = json;
     const char *only = argc > 2 ? argv[2] : "";
     const int threads = argc > 1 ? atoi(argv[1]) : 1, n_isa = open_all(&dev, &ring, isa, threads);
     clock_used = threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """model_bench.py [--bin DIR] [--dir DIR] [--gb 2] [--rounds 5] - reshard of a bf16 Hugging Face folder to tp 8, to
-another folder, to GGUF in bf16 and Q8_0 and back, in turn with `cp -r`; the plan of 45,000 tensors.
+another folder, to the serve format, to GGUF in bf16 and Q8_0 and back, in turn with `cp -r`; the plan of
+45,000 tensors.
 
 PEER_PYTHON with LLAMA_CPP (a folder of llama.cpp's source): its convert_hf_to_gguf of the same folder takes turns;
 PEER_PYTHON: transformers' loader of GGUF files, too. DIR needs four times --gb."""
@@ -106,6 +107,9 @@ def main():
     ways["reshard --format gguf"] = [reshard, "--format", "gguf", src, dst]
     q8 = "reshard --format gguf --quantize q8_0"
     ways[q8] = [reshard, "--format", "gguf", "--quantize", "q8_0", src, dst]
+    b12 = "reshard --format serve --quantize b12"
+    ways["reshard --format serve"] = [reshard, "--format", "serve", src, dst]
+    ways[b12] = [reshard, "--format", "serve", "--quantize", "b12", src, dst]
     if python and llama:
         for form in ("bf16", "q8_0"):
             ways["convert_hf_to_gguf " + form] = turns.converter(form, src, dst, llama)
@@ -115,6 +119,8 @@ def main():
     for title, way, peers in (
         ("HF to tp 8", "reshard --tp 8", both),
         ("HF to HF", "reshard --format hf", both),
+        ("HF to serve", "reshard --format serve", both),
+        ("HF to serve in 12 bits", b12, both),
         ("HF to GGUF bf16", "reshard --format gguf", [*both, "convert_hf_to_gguf bf16"]),
         ("HF to GGUF Q8_0", q8, [*both, "convert_hf_to_gguf q8_0"]),
     ):

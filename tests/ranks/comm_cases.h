@@ -395,6 +395,23 @@ TEST(agreement_carries_the_text_of_the_lowest_failing_rank)
     }
 }
 
+TEST(numbers_that_differ_are_found_by_all_ranks)
+{
+    struct comm *c = all();
+    int size = comm_size(c), me = comm_rank(c);
+    uint64_t own[2] = { 7, 9 };
+    CHECK_INT(comm_agree_alike(c, own, 2, "differs", &err), 0);
+    for (int other = 1; other < size; other++) {
+        struct err e = { 0 };
+        char want[32];
+        own[1] = 9 + (me == other);
+        CHECK_INT(comm_agree_alike(c, own, 1, "differs", &e), 0);
+        CHECK_INT(comm_agree_alike(c, own, 2, "differs", &e), -ERR_CONFIG);
+        snprintf(want, sizeof want, "rank %d: differs", other);
+        CHECK_STR(e.text, want);
+    }
+}
+
 TEST(groups_of_a_mesh_work_at_the_same_time)
 {
     struct comm *c = all();

@@ -22,9 +22,9 @@ merged() {
     run pserve "$2-merged" --once "the model" --max-tokens 24 --threads 1
     claim "$2 changes the answer" [ $rc = 0 -a "$out" != "$want" ]
     want=$out
-    for tp in 1 2 4; do
-        run pserve "$1" --lora a="$2" --once "the model" --max-tokens 24 --threads 1 --tp $tp
-        claim "with $2 at tp $tp the answer is that of the merged model" [ $rc = 0 -a "$out" = "$want" ]
+    for layout in "--tp 1" "--tp 2" "--tp 4" "--tp 2 --ep 2" "--tp 2 --cp 2 --ep 4"; do
+        run pserve "$1" --lora a="$2" --once "the model" --max-tokens 24 --threads 1 $layout
+        claim "with $2 at $layout the answer is that of the merged model" [ $rc = 0 -a "$out" = "$want" ]
     done
 }
 
@@ -34,8 +34,12 @@ reference
 same "experts cut, slices of A and B" --tp 2 --ranks 4 --zero 3
 same "stages, shared tokens, layers computed again, late gradients" --tp 2 --sp --pp 2 --micro-batch 1 --recompute full \
     --schedule zero-bubble
-train ep --ep 2 --ranks 2
-claim "whole experts are refused" [ $rc = 2 ] && claim "with what to do" has "$err" "adapters of experts need --ep 1"
+same "whole experts, in rounds, late gradients" --ep 2 --ranks 4 --pp 2 --micro-batch 1 --schedule zero-bubble --expert-buffer 1
+train halfway --ep 2 --ranks 2 --stop-after 2
+mv "$TMP/halfway" "$TMP/kept"
+claim "a run of whole experts is saved" [ $rc = 0 ]
+train layout --resume "$TMP/kept/step-2" --tp 2 --ep 2
+claim "whole experts, resumed on other ranks" [ $rc = 0 -a "$state" = "$ref_state" ]
 cp -r "$TMP/reference/step-3" "$TMP/trained"
 merged "$TMP/qwen2_moe-hf" "$TMP/trained"
 

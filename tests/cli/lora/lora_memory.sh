@@ -27,6 +27,22 @@ compare_layouts <<'LAYOUTS'
 --pp 2 --tp 2 --micro-batch 2 --schedule zero-bubble --dtype bf16
 LAYOUTS
 
+# adapters of experts that ep divides
+echo '{"model_type":"mixtral","hidden_size":128,"num_hidden_layers":4,"num_attention_heads":8,"num_key_value_heads":4,"head_dim":16,"intermediate_size":352,"vocab_size":4096,"max_position_embeddings":256,"num_local_experts":8,"num_experts_per_tok":2}' >"$TMP/experts.json"
+run "$BIN/ptrain" --data "$TMP/text" --model "$TMP/experts.json" --steps 1 --seq-len 16 --global-batch 1 --out \
+    "$TMP/experts"
+claim "a base with experts" [ $rc = 0 ] || finish
+dense=("${common[@]}")
+common=(--data "$TMP/text" --init "$TMP/experts/step-1" --lora r=8,alpha=16,targets=all-linear,w1,w2,w3 --steps 1 \
+    --seq-len 128 --global-batch 8 --threads 1)
+compare_layouts <<'LAYOUTS'
+--ep 2 --ranks 2 --zero 1
+--tp 2 --ep 2 --recompute full --dtype bf16
+--ep 4 --ranks 4 --zero 3 --expert-buffer 1 --micro-batch 2
+--pp 2 --ep 2 --ranks 4 --micro-batch 2 --schedule zero-bubble --expert-buffer 1 --dtype bf16
+LAYOUTS
+common=("${dense[@]}")
+
 # frozen BYTES ARGS...: params of one rank are no more than so many a frozen parameter, and 4 an adapter's
 frozen() {
     local numbers

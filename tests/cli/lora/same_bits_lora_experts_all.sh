@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # all
-# same_bits_lora_experts_all.sh - adapters beside frozen experts: cut by tp, whole on ranks of tp and dp, in one round
-# and in several, with deferred gradients and recomputation, ZeRO 1 to 3. The same losses, norms and digests.
+# same_bits_lora_experts_all.sh - adapters beside frozen experts and of experts: cut by tp, whole on ranks of tp and dp,
+# in one round and in several, with deferred gradients and recomputation, ZeRO 1 to 3. The same losses, norms and digests.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 3 60000 >"$TMP/text"
 
@@ -27,8 +27,18 @@ while read -r f targets; do
 --ep 4 --ranks 4 --zero 1 --expert-buffer 1 --recompute selective
 --pp 2 --ep 2 --ranks 4 --micro-batch 1 --schedule zero-bubble --expert-buffer 1
 --ep 2 --ranks 2 --zero 3 --expert-buffer 1
+--ep 2 --ranks 4 --zero 3 --expert-buffer 1 --recompute full --micro-batch 1
 LAYOUTS
 done <<'FAMILIES'
 mixtral q_proj,v_proj
+mixtral q_proj,k_proj,v_proj,o_proj,w1,w2,w3
+qwen2_moe all-linear,gate_proj,up_proj,down_proj
 FAMILIES
+
+# leaves of sequences, with ranks of cp among those that divide the experts
+common=(--data "$TMP/text" --init "$TMP/base/step-1" --lora "r=3,alpha=7,targets=q_proj,gate_proj,up_proj,down_proj" \
+    --steps 2 --seq-len 256 --global-batch 4 --threads 1 --cp-grain 2)
+reference
+same "leaves" --cp 2 --ep 2
+same "leaves, in rounds" --cp 2 --ep 4 --ranks 4 --zero 3 --expert-buffer 0.5 --recompute full
 finish

@@ -24,6 +24,12 @@ whole
 zero --dp 3 --zero 3
 files --format hf --shard-size 9MB
 END
+python3 "$here/../lib/reshard_make.py" llama
+run reshard --format serve llama s3://ok/a/panels
+claim "panels: written" [ $rc = 0 ]
+run reshard --format serve llama panels
+run reshard fetch s3://ok/a/panels got-panels
+claim "panels: the files of a folder" diff -r panels got-panels
 claim "no uploads are left" [ "$(state ok 'len(u)')" = 0 ]
 claim "no folders are left" [ -z "$(find cache -name '*.tmp-upload')" ]
 run reshard src s3://ok/a/whole

@@ -151,7 +151,8 @@ if bin:
     with open(src + "/config.json", "w") as f: json.dump(cfg, f)
     small = {"config.json": b'{"model_type":"llama"}\n', "tokenizer.json": b'{"version":"1.0"}'}
     for i, args in enumerate(([], ["--tp", "2"], ["--tp", "2", "--compress", "zstd"],
-                              ["--pp", "1", "--compress", "zstd:9"], ["--dtype", "bf16"])):
+                              ["--pp", "1", "--compress", "zstd:9"], ["--dtype", "bf16"], ["--format", "serve"],
+                              ["--format", "serve", "--dtype", "bf16"])):
         dst = f"{tmp}/n{i}"
         subprocess.run([bin + "/reshard", *args, src, dst], check=True, stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)

@@ -1,6 +1,8 @@
 /* base_mem_test.c - aligned, zeroed, counted memory; arenas. */
 #include "tests/test.h"
 
+#include <sys/mman.h>
+
 #include "base/mem.h"
 
 static int all_zero(const char *p, size_t n)
@@ -28,6 +30,18 @@ TEST(memory_is_zeroed_and_aligned)
             mem_free(&m, p);
             CHECK_INT(m.now[MEM_WORK], 0);
         }
+}
+
+/* msync fails with ENOMEM where nothing is mapped. */
+TEST(large_memory_ends_with_a_whole_huge_page_where_that_adds_little)
+{
+#ifndef __SANITIZE_ADDRESS__
+    const size_t huge = 2u << 20, bytes = 7 * huge - 256 * 1024;
+    char *p = mem_alloc(NULL, MEM_WORK, bytes);
+    CHECK(p != NULL);
+    CHECK_INT(msync(p + 7 * huge - 4096, 4096, MS_ASYNC), 0);
+    mem_free(NULL, p);
+#endif
 }
 
 TEST(counts_and_peaks_are_kept_by_category)

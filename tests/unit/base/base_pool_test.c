@@ -49,6 +49,53 @@ TEST(every_task_runs_once)
     }
 }
 
+TEST(every_task_runs_once_where_threads_have_their_own)
+{
+    static const int64_t count[] = { 0, 1, 2, 3, 7, N };
+    struct err e;
+    for (int threads = 1; threads <= 5; threads++) {
+        struct pool *p;
+        CHECK_INT(pool_open(&p, threads, &e), 0);
+        for (int i = 0; i < 200; i++) {
+            struct seen s = { .n_threads = threads };
+            const int64_t n = count[i % (sizeof count / sizeof *count)];
+            pool_run_apart(p, n, mark, &s);
+            CHECK(all_once(&s, n));
+        }
+        pool_close(p);
+    }
+}
+
+struct idle_calls {
+    _Atomic int n, left;
+};
+
+/* Work for 1,000 calls. */
+static int count_idle(void *arg, int thread)
+{
+    struct idle_calls *c = arg;
+    (void)thread;
+    atomic_fetch_add(&c->n, 1);
+    return atomic_fetch_sub(&c->left, 1) > 1;
+}
+
+TEST(threads_that_wait_call_the_idle_function)
+{
+    struct idle_calls c = { .left = 1000 };
+    struct pool *p;
+    struct err e;
+    CHECK_INT(pool_open(&p, 3, &e), 0);
+    pool_idle(p, count_idle, &c);
+    for (int i = 0; i < 1000 && c.n < 1000; i++) {
+        struct seen s = { .n_threads = 3 };
+        pool_run(p, 7, mark, &s);
+        CHECK(all_once(&s, 7));
+        usleep(1000); /* threads sleep meanwhile, and wake */
+    }
+    CHECK(c.n >= 1000);
+    pool_close(p);
+}
+
 static void add(void *arg, int64_t task, int thread)
 {
     (void)thread;

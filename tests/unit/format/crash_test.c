@@ -631,6 +631,7 @@ TEST(a_crash_of_a_conversion_leaves_nothing_or_all_of_it)
 {
     static const struct scenario s[] = {
         { NULL, "reshard --threads 2 --tp 2 --dp 2 --zero 1 $CRASH_SRC %s/moved", NULL, NULL, "moved", NULL },
+        { NULL, "reshard --format serve --threads 2 $CRASH_SRC %s/moved", NULL, NULL, "moved", NULL },
         { NULL, "reshard --compress zstd $CRASH_SRC %s/moved", NULL, NULL, "moved", NULL },
         { NULL, "reshard --format hf --shard-size 20k $CRASH_SRC %s/moved", NULL, NULL, "moved", NULL },
         { NULL, "reshard --format dcp --weights-only $CRASH_SRC %s/moved", NULL, NULL, "moved", NULL },

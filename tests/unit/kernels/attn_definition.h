@@ -15,6 +15,7 @@ struct world {
     float scale, softcap;            /* softcap 0: none */
     float *q, *dout, *k, *v;         /* [T][heads d], [T][kv d]: values of dt */
     float *sink;                     /* [heads]: values of dt; NULL: none */
+    float *k_by, *v_by;              /* [T][kv]: scales of codes; NULL: none */
     float *out, *lse, *dq, *dk, *dv; /* by the definition */
 };
 static int heads(const struct world *w) { return w->n_kv * w->group; }
@@ -70,6 +71,11 @@ static const float *row_of(const struct world *w, const float *x, int g, int64_t
 {
     return j < w->T ? x + (j * w->n_kv + g) * w->d : zero_row;
 }
+/* The scale of key or value j of kv head g. */
+static float scale_of(const struct world *w, const float *by, int g, int64_t j)
+{
+    return !by ? 1 : j < w->T ? by[j * w->n_kv + g] : 0;
+}
 static const float *q_of(const struct world *w, const float *x, int h, int64_t p)
 {
     return x + (p * heads(w) + h) * w->d;
@@ -91,9 +97,9 @@ static void ref_block(const struct world *w, int h, int64_t p, int64_t b, struct
     float x[64], lane[32], top = s->m, slope;
     const int g = h / w->group;
     for (int j = 0; j < 64; j++) {
-        x[j] = !sees(w, p, b * 64 + j)
-                   ? -INFINITY
-                   : score(w, dot(w->dt, q_of(w, w->q, h, p), row_of(w, w->k, g, b * 64 + j), w->d), &slope);
+        const int64_t key = b * 64 + j;
+        const float one = dot(w->dt, q_of(w, w->q, h, p), row_of(w, w->k, g, key), w->d);
+        x[j] = sees(w, p, key) ? score(w, one * scale_of(w, w->k_by, g, key), &slope) : -INFINITY;
         top = x[j] > top ? x[j] : top;
     }
     if (w->window && top == -INFINITY)
@@ -108,7 +114,8 @@ static void ref_block(const struct world *w, int h, int64_t p, int64_t b, struct
     for (int i = 0; i < w->d; i++) {
         float o = s->o[i] * c;
         for (int j = 0; j < 64; j++)
-            o = step(w->dt, in_dtype(w->dt, x[j]), row_of(w, w->v, g, b * 64 + j)[i], o);
+            o = step(w->dt, in_dtype(w->dt, x[j] * scale_of(w, w->v_by, g, b * 64 + j)),
+                     row_of(w, w->v, g, b * 64 + j)[i], o);
         s->o[i] = o;
     }
 }
@@ -209,7 +216,7 @@ static float ref_dkv(const struct world *w, int h, const float *p, int64_t wide,
     return total;
 }
 
-static void ref_backward(struct world *w)
+static inline void ref_backward(struct world *w)
 {
     const int64_t wide = (w->T + 63) / 64 * 64, n = w->T * w->d;
     float *P = zeros(w->T * wide), *dS = zeros(w->T * wide);

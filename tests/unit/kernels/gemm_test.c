@@ -252,6 +252,34 @@ static const struct shape shapes[] = {
 };
 #define N_SHAPES ((int)(sizeof shapes / sizeof *shapes))
 
+/* Weights in natural order give the bits of packed ones: in one run at the matrix's stride, and in runs
+ * that end within a panel. */
+static void rows_case(struct dev *d, const struct class *c, const char *what, struct mat x, struct mat w,
+                      const struct leaves *l, struct mat want)
+{
+    const int64_t row = w.ld * (int64_t)dtype_size(w.dt), cut = w.rows / 3;
+    const struct panel_run run[3] = { { w.p, cut },
+                                      { (char *)w.p + cut * row, cut },
+                                      { (char *)w.p + 2 * cut * row, w.rows - 2 * cut } };
+    for (int n_runs = 0; n_runs <= 3; n_runs += 3) {
+        struct panels p = { .p = w.p,
+                            .n = w.rows,
+                            .k = w.cols,
+                            .dt = w.dt,
+                            .leaves = *l,
+                            .kind = PANEL_ROWS,
+                            .stride = row,
+                            .n_runs = n_runs,
+                            .run = run };
+        struct mat y = new_out(x.rows, w.rows);
+        char name[100];
+        snprintf(name, sizeof name, "rows, %d runs, %s", n_runs, what);
+        c->ops->linear(d, y, x, &p);
+        check_same(name, y, want);
+        free(y.p);
+    }
+}
+
 static void linear_case(struct dev *d, const struct class *c, const struct shape *s, enum dtype dt,
                         enum data kind)
 {
@@ -266,6 +294,8 @@ static void linear_case(struct dev *d, const struct class *c, const struct shape
     c->ops->linear(d, y, x, &p);
     define_linear(want, x, w, &l);
     check_same(what, y, want);
+    if (c->ops != &gemm_simt)
+        rows_case(d, c, what, x, w, &l, want);
     free(p.p), free(x.p), free(w.p), free(y.p), free(want.p);
 }
 

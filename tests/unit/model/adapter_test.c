@@ -228,11 +228,11 @@ TEST(rows_of_a_batch_with_different_adapters_are_those_rows_alone)
 }
 
 /* ---- what is refused ---- */
-/* Opens an adapter of n matrices of a model on one of ep ranks; its error. */
-static const char *refused(const struct model_config *c, const struct adapter_matrix *list, int n, int ep)
+/* Opens an adapter of n matrices of a model; its error. */
+static const char *refused(const struct model_config *c, const struct adapter_matrix *list, int n)
 {
     static struct err e;
-    const struct layout lay = { .tp = 1, .pp = 1, .cp = 1, .dp = ep, .ep = ep };
+    const struct layout lay = { .tp = 1, .pp = 1, .cp = 1, .dp = 1, .ep = 1 };
     struct model m;
     struct adapter a;
     e = (struct err){ 0 };
@@ -265,28 +265,26 @@ TEST(what_no_adapter_is_computed_for_is_refused_by_name)
             latent = rig_family_config(i);
 
     x[0].param = first_of(&llama, P_EMBED, -1);
-    CHECK_HAS(refused(&llama, x, 1, 1),
-              "model.embed_tokens.weight: adapters of this matrix are not computed");
+    CHECK_HAS(refused(&llama, x, 1), "model.embed_tokens.weight: adapters of this matrix are not computed");
     x[0].param = first_of(&latent, P_KV_B, -1);
-    CHECK_HAS(refused(&latent, x, 1, 1), "kv_b_proj.weight: adapters of this matrix of latent attention");
+    CHECK_HAS(refused(&latent, x, 1), "kv_b_proj.weight: adapters of this matrix of latent attention");
     x[0].param = first_of(&mixtral, P_ROUTER, -1);
-    CHECK_HAS(refused(&mixtral, x, 1, 1), "gate.weight: adapters of this matrix are not computed");
+    CHECK_HAS(refused(&mixtral, x, 1), "gate.weight: adapters of this matrix are not computed");
     x[0].param = first_of(&llama, P_NORM_MLP, -1);
-    CHECK_HAS(refused(&llama, x, 1, 1), "layernorm.weight: adapters of vectors are not computed");
+    CHECK_HAS(refused(&llama, x, 1), "layernorm.weight: adapters of vectors are not computed");
 
     x[0].param = x[1].param = first_of(&llama, P_Q, -1);
-    CHECK_HAS(refused(&llama, x, 2, 1), "q_proj.weight: an adapter changes it twice");
+    CHECK_HAS(refused(&llama, x, 2), "q_proj.weight: an adapter changes it twice");
     x[0].rank = 0;
-    CHECK_HAS(refused(&llama, x, 1, 1), "a rank of 0");
+    CHECK_HAS(refused(&llama, x, 1), "a rank of 0");
     x[0] = (struct adapter_matrix){ x[0].param, 4, INFINITY };
-    CHECK_HAS(refused(&llama, x, 1, 1), "the factor of its adapter is inf");
+    CHECK_HAS(refused(&llama, x, 1), "the factor of its adapter is inf");
 
     x[0] = (struct adapter_matrix){ first_of(&mixtral, P_DOWN, 2), 4, 1 };
-    CHECK_HAS(refused(&mixtral, x, 1, 1), "all experts of a layer with one rank, or none");
-    CHECK_HAS(refused(&mixtral, x, 1, 5), "adapters of experts need --ep 1, it is 5");
+    CHECK_HAS(refused(&mixtral, x, 1), "all experts of a layer with one rank, or none");
     for (int i = 0; i < mixtral.n_experts; i++)
         experts[i] = (struct adapter_matrix){ first_of(&mixtral, P_DOWN, i), 4, i == 3 ? 2 : 1 };
-    CHECK_HAS(refused(&mixtral, experts, (int)mixtral.n_experts, 1),
+    CHECK_HAS(refused(&mixtral, experts, (int)mixtral.n_experts),
               "the factor of its adapter is 2, that of expert 0 is 1");
 }
 

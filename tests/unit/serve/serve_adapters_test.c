@@ -105,9 +105,12 @@ TEST(a_request_carries_its_adapter_and_no_salt_stands_for_one)
     struct request *rq[N];
     struct json_out bytes = { 0 };
     struct err e;
+    struct fault f;
     CHECK_INT(tokenizer_bytes(&sv.tok, &e), 0);
     CHECK_INT(adapter_names_open(&sv.adapters, "base", &e), 0);
     struct adapter_name *x = add(sv.adapters, "x", "dig", 0);
+    adapter_names_unknown(&sv, "z", &f);
+    CHECK_STR(f.text, "model 'z' is not served here: use one of 'base', 'x'");
     add(sv.adapters, "y", "other", 0);
     for (int i = 0; i < N; i++)
         rq[i] = parse(&sv, bodies[i]);
@@ -121,8 +124,8 @@ TEST(a_request_carries_its_adapter_and_no_salt_stands_for_one)
     /* in another process */
     request_wire_write(&bytes, rq[4]);
     struct request *there =
-        request_wire_read(&(struct service){ .model = "base", .tok = sv.tok, .vocab = 256 }, bytes.p,
-                          bytes.n);
+        request_wire_read(&(struct service){ .model = "base", .tok = sv.tok, .vocab = 256 }, bytes.p, bytes.n,
+                          &(struct fault){ 0 });
     CHECK(there && !there->adapter_name);
     CHECK_STR(there->cache_key, rq[4]->cache_key);
     CHECK_STR(request_model(there), "x");
@@ -134,6 +137,37 @@ TEST(a_request_carries_its_adapter_and_no_salt_stands_for_one)
     CHECK_INT(x->refs, 0);
     adapter_names_close(sv.adapters);
     tokenizer_close(sv.tok);
+}
+
+TEST(lists_of_names_have_no_cut_name)
+{
+    enum { N = 40, LONG = 250 };
+    struct service sv = { .model = "base" };
+    uint64_t all[ADAPTERS_MAX / 64];
+    struct json_out o = { 0 };
+    struct fault f;
+    struct err e;
+    char name[LONG + 1];
+
+    CHECK_INT(adapter_names_open(&sv.adapters, "base", &e), 0);
+    adapter_names_unknown(&sv, "z", &f);
+    CHECK_INT(f.status, 404);
+    CHECK_STR(f.text, "model 'z' is not served here: use 'base'");
+    for (int i = 0; i < N; i++) {
+        snprintf(name, sizeof name, "\"%0*d", LONG - 1, i);
+        add(sv.adapters, name, "d", 0);
+    }
+    memset(all, 0xff, sizeof all);
+    adapter_names_write(sv.adapters, all, &o);
+    CHECK_INT(o.n, N * (LONG + 2) + 1); /* a quote is two bytes; N - 1 commas, two quotes */
+    CHECK_STR(o.p + o.n - 4, "039\"");
+
+    adapter_names_unknown(&sv, "z", &f);
+    snprintf(name, sizeof name, "\"%0*d", LONG - 1, 1);
+    CHECK_HAS(f.text, name);
+    CHECK_STR(strstr(f.text, ", …"), ", … (GET /v1/models has all)");
+    json_out_free(&o);
+    adapter_names_close(sv.adapters);
 }
 
 TEST(the_items_of_a_step_are_sorted_by_adapter)

@@ -535,7 +535,7 @@ TEST(a_response_crosses_to_another_process_whole)
     struct request *a = taken(&sv, ENDPOINT_RESPONSES,
                               "{\"input\":\"Hi\",\"seed\":1,\"metadata\":{\"k\":\"v\"}," TOOLS "}");
     request_wire_write(&wire, a);
-    struct request *b = request_wire_read(&sv, wire.p, wire.n);
+    struct request *b = request_wire_read(&sv, wire.p, wire.n, &(struct fault){ 0 });
     write_answer(a, said, NULL);
     write_answer(b, said, NULL);
     front_answer(&here, a);

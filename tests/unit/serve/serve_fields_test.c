@@ -62,7 +62,7 @@ static struct request *taken(const struct service *sv, const char *body)
     if (!rq)
         return NULL;
     request_wire_write(&wire, rq);
-    there = request_wire_read(sv, wire.p, wire.n);
+    there = request_wire_read(sv, wire.p, wire.n, &(struct fault){ 0 });
     CHECK(there != NULL);
     json_out_free(&wire);
     request_release(rq);

@@ -1,5 +1,5 @@
 /* serve_kv_test.c - the pools of key-value pages: how many there are, and what is cleared in them. */
-#include "serve/engine/kv.h"
+#include "serve/kv/kv.h"
 #include "tests/test.h"
 
 TEST(a_pool_that_cannot_hold_one_context_is_refused_with_both_numbers)
@@ -99,20 +99,30 @@ TEST(values_of_wrong_drafts_are_cleared_and_no_others)
     struct err e;
     const int32_t page[] = { 2, 1 };
     /* two layers of one head, of keys and values of 3 bytes */
-    const struct page_values two = { 192, 3, 384, 2 }, latent = { 0, 1, 64, 12 };
-    for (int k = 0; k < 2; k++) {
-        const struct page_values *v = k ? &latent : &two;
-        int n = 0;
+    const struct page_values kinds[] = {
+        { { { 192, 3, 384, 2 } }, 1, 0 },
+        { { { 0, 1, 64, 12 } }, 1, 0 },
+        { { { 100, 3, 384, 2 }, { 300, 1, 384, 2 } }, 1, 0 }, /* with scales */
+        { { { 0, 1, 64, 4 }, { 256, 2, 64, 1 } }, 2, 384 },   /* latent, with scales */
+    };
+    for (int k = 0; k < 4; k++) {
+        const struct page_values *v = &kinds[k];
+        int n = 0, want = 0;
         CHECK_INT(kv_open(&kv, &host, NULL, 3, 768, &e), 0);
         CHECK_INT(kv_open_clear(&kv, v, &e), 0);
         memset(kv.base, 7, 3 * 768);
         kv_clear_stale(&kv, page + 1, 1, 64 + 10, 5); /* of the second page; the first one is released */
         for (int i = 0; i < 3 * 768; i++)
             n += !kv.base[i];
-        CHECK_INT(n, 5 * (int64_t)v->each * v->rows);
-        for (int64_t r = 0; r < v->rows; r++)
-            for (size_t b = 0; b < 5 * v->each; b++)
-                CHECK_INT(kv_page(&kv, 1)[(size_t)r * v->pitch + v->first + 10 * v->each + b], 0);
+        for (int64_t i = 0; i < v->n * 2; i++) {
+            const struct page_part *p = &v->part[i % 2];
+            const char *at = kv_page(&kv, 1) + (size_t)(i / 2) * v->block + p->first + 10 * p->each;
+            want += (int)(5 * (int64_t)p->each * p->rows);
+            for (int64_t r = 0; r < p->rows; r++)
+                for (size_t b = 0; b < 5 * p->each; b++)
+                    CHECK_INT(at[(size_t)r * p->pitch + b], 0);
+        }
+        CHECK_INT(n, want);
         kv_close(&kv);
     }
 }

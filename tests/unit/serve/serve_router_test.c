@@ -123,7 +123,8 @@ TEST(a_request_arrives_as_it_was)
     service_bytes(&sv);
     struct request *rq = parse(&sv, everything);
     request_wire_write(&a, rq);
-    struct request *got = request_wire_read(&sv, a.p, a.n);
+    struct fault f;
+    struct request *got = request_wire_read(&sv, a.p, a.n, &f);
     CHECK(got != NULL);
     CHECK_STR(got->id, rq->id);
     CHECK_INT(got->n_choices, 6);
@@ -150,15 +151,37 @@ TEST(a_cut_request_is_none)
 {
     struct service sv;
     struct json_out a = { 0 };
+    struct fault f;
     service_bytes(&sv);
     struct request *rq = parse(&sv, everything);
     request_wire_write(&a, rq);
     for (size_t n = 0; n < a.n; n++)
-        CHECK(request_wire_read(&sv, a.p, n) == NULL);
+        CHECK(request_wire_read(&sv, a.p, n, &f) == NULL);
     json_out_bytes(&a, "x", 1);
-    CHECK(request_wire_read(&sv, a.p, a.n) == NULL);
+    CHECK(request_wire_read(&sv, a.p, a.n, &f) == NULL);
     request_release(rq);
     json_out_free(&a);
+    tokenizer_close(sv.tok);
+}
+
+TEST(a_constraint_that_does_not_compile_at_a_replica_is_refused_with_its_reason)
+{
+    struct service sv;
+    struct json_out a = { 0 };
+    struct fault f = { 0 };
+    struct err e;
+    service_bytes(&sv);
+    CHECK_INT(grammar_cache_open(&sv.grammars, &e), 0);
+    struct request *rq = parse(&sv, "{\"prompt\":\"a\",\"structured_outputs\":{\"regex\":\"ab+\"}}");
+    rq->structured.text[1] = '('; /* the front end took another one */
+    request_wire_write(&a, rq);
+    CHECK(request_wire_read(&sv, a.p, a.n, &f) == NULL);
+    CHECK_INT(f.status, 400);
+    CHECK_HAS(f.text, "regex");
+    CHECK_STR(f.param, "structured_outputs");
+    request_release(rq);
+    json_out_free(&a);
+    grammar_cache_close(sv.grammars);
     tokenizer_close(sv.tok);
 }
 

@@ -430,7 +430,7 @@ TEST(a_request_with_tools_crosses_to_another_process_whole)
     struct request *a = taken(&sv,
                               "{" ASK "," TOOLS ",\"chat_template_kwargs\":{\"think\":true},\"seed\":1}");
     request_wire_write(&wire, a);
-    struct request *b = request_wire_read(&sv, wire.p, wire.n);
+    struct request *b = request_wire_read(&sv, wire.p, wire.n, &(struct fault){ 0 });
     CHECK(b && json_equal(a->tools, b->tools));
     write_answer(a, text, &here);
     write_answer(b, text, &there);

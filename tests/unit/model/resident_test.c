@@ -1,0 +1,150 @@
+/* resident_test.c - resident weights that a source points at, reads, or that are replaced: the same bits. */
+#include "tests/unit/model/model_rig.h"
+
+static struct mem mem;
+
+static float value(const struct param *p, int64_t row, int64_t col)
+{
+    return (float)((row * 131 + col * 7 + (int64_t)strlen(p->name) * 1009) % 997) / 997 - 0.4f;
+}
+
+/* Weights as numbers of their place. n: how many parameters were read. */
+struct numbers {
+    struct served *points; /* has what the source points at, or NULL */
+    int every;             /* of the packs and parts, one in so many is pointed at */
+    int n_asked, n_read;
+};
+struct served {
+    struct dev *d;
+    struct world *world;
+    struct mesh mesh;
+    struct model m;
+    struct resident r;
+};
+
+static int read_values(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst,
+                       enum dtype dt, struct err *e)
+{
+    struct numbers *x = ctx;
+    int64_t cols = b->n_dims == 2 ? b->extent[1] : 1, n = box_count(b);
+    (void)ring, (void)dt, (void)e;
+    x->n_read++;
+    for (int64_t i = 0; i < n; i++)
+        ((float *)dst)[i] = value(p, b->start[0] + i / cols, i % cols);
+    return 0;
+}
+
+static int point_pack(void *ctx, int unit, int pack, struct panels *p, struct err *e)
+{
+    struct numbers *x = ctx;
+    (void)e;
+    if (x->n_asked++ % x->every)
+        return 0;
+    CHECK_INT(p->n, x->points->r.unit[unit].pack[pack].n);
+    *p = x->points->r.unit[unit].pack[pack];
+    return 1;
+}
+
+static int point_part(void *ctx, int part, const void **at, struct err *e)
+{
+    struct numbers *x = ctx;
+    (void)e;
+    if (x->n_asked++ % x->every)
+        return 0;
+    *at = *model_place(&x->points->m,
+                       &x->points->r.unit[x->points->m.local.unit[x->points->m.local.part[part].vector].unit],
+                       part);
+    return 1;
+}
+
+static void open_served(struct served *s, int tied)
+{
+    const struct model_config c = rig_config(tied, 0.15);
+    const int size[AXIS_COUNT] = { 1, 1, 1, 1 };
+    const struct layout lay = { 1, 1, 1, 1, 1, 0 };
+    struct err e;
+    CHECK_INT(dev_open(&s->d, "cpu", 1, &mem, &e), 0);
+    CHECK_INT(world_open(&s->world, "self", 0, s->d, &mem, &e), 0);
+    CHECK_INT(mesh_open(&s->mesh, s->world, size, &e), 0);
+    struct model_open how = {
+        .layout = lay, .dev = s->d, .tp = s->mesh.axis[AXIS_TP], .dt = DT_F32, .max_rows = 8, .max_pos = 64
+    };
+    CHECK_INT(model_open(&s->m, &c, &how, &e), 0);
+}
+
+static void fill(struct served *s, struct numbers *x)
+{
+    struct err e;
+    struct resident_source from = { .read = read_values,
+                                    .ctx = x,
+                                    .pack = x->points ? point_pack : NULL,
+                                    .part = x->points ? point_part : NULL };
+    CHECK_INT(resident_fill(&s->r, &s->m, &from, &e), 0);
+}
+
+static void close_served(struct served *s)
+{
+    resident_close(&s->r);
+    model_close(&s->m);
+    mesh_close(&s->mesh);
+    world_close(s->world);
+    dev_close(s->d);
+}
+
+/* Every pack of b holds what that of a holds, and so does every part that stays. */
+static void check_same(const struct served *a, const struct served *b)
+{
+    for (int v = 0; v < a->m.local.n_trained; v++) {
+        const struct unit_part *u = &a->m.local.unit[v];
+        for (int i = u->first; i < u->first + u->n; i++) {
+            const void *p = *model_place(&a->m, &a->r.unit[u->unit], i),
+                       *q = *model_place(&b->m, &b->r.unit[u->unit], i);
+            CHECK(!p == !q);
+            if (p)
+                CHECK_SAME(p, q, a->m.local.part[i].count * 4);
+        }
+        for (int i = -1; (i = model_vector_packs(&a->m, v, i + 1)) >= 0;) {
+            struct panels shape;
+            size_t bytes = model_pack_shape(&a->m, u->unit, i, &shape);
+            CHECK_SAME(a->r.unit[u->unit].pack[i].p, b->r.unit[u->unit].pack[i].p, bytes);
+        }
+    }
+}
+
+TEST(weights_that_are_pointed_at_are_not_read_and_the_rest_is_made_the_same)
+{
+    for (int tied = 0; tied < 2; tied++)
+        for (int every = 1; every <= 3; every++) {
+            struct served whole = { 0 }, part = { 0 };
+            struct numbers all = { 0 }, some = { .points = &whole, .every = every };
+            open_served(&whole, tied);
+            open_served(&part, tied);
+            fill(&whole, &all);
+            int64_t before = mem.now[MEM_PARAMS];
+            fill(&part, &some);
+            check_same(&whole, &part);
+            CHECK(every > 1 ? some.n_read > 0 && some.n_read < all.n_read : some.n_read == 0);
+            CHECK(every > 1 || mem.now[MEM_PARAMS] == before);
+            close_served(&part);
+            close_served(&whole);
+            CHECK_INT(mem.total_now, 0);
+        }
+}
+
+TEST(a_replaced_pack_is_used_from_then_on_and_its_memory_is_freed)
+{
+    struct served s = { 0 };
+    struct numbers all = { 0 };
+    open_served(&s, 0);
+    fill(&s, &all);
+    int64_t before = mem.now[MEM_PARAMS];
+    for (int i = 0; i < 2; i++) {
+        struct panels p = s.r.unit[1].pack[0];
+        p.p = dev_alloc(s.d, MEM_PARAMS, 4096);
+        resident_replace(&s.r, 1, 0, &p, p.p);
+        CHECK(s.r.unit[1].pack[0].p == p.p);
+        CHECK_INT(mem.now[MEM_PARAMS], before + 4096);
+    }
+    close_served(&s);
+    CHECK_INT(mem.total_now, 0);
+}
