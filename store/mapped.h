@@ -24,8 +24,8 @@ int mapped_open(struct mapped **out, const char *path, int64_t want_bytes, struc
 /* NULL: nothing. Nobody may read the memory any more. */
 void mapped_close(struct mapped *m);
 
-/* claim(arg): 1 when this process is the one that prints the job's error line, 0 when a line is printed already.
- * Set it once ranks share an error line, NULL before arg is freed. Without it, every process prints its own.
+/* claim(arg): 1 when this process is to print the job's error line, 0 when another one has printed it. Set it
+ * once ranks share an error line, and NULL before arg is freed. Without it every process prints its own line.
  * claim runs inside a signal's handler. */
 void mapped_set_claim(int (*claim)(void *arg), void *arg);
 
