@@ -106,6 +106,9 @@ static const struct opt table[] = {
       "answer given lately; mtp (2): the checkpoint's layer for multi-token prediction; CKPT (3): a "
       "smaller model of the same tokenizer. Where a grammar forces what follows in an answer, each of them "
       "guesses that; forced (8): nothing else" },
+    { OPT_INT,    "speculate-tp",         AT(speculate_tp),       "1",         "N",
+      "ranks that share every matrix of a draft model; a divisor of tp * cp. The same guesses",
+      1, GRAIN_MAX },
 
     { OPT_CHOICE, "verify",               AT(verify),             "behind",    "first|behind",
       "of a checkpoint in the serve format, check every byte before the first request, or while serving: "
@@ -241,5 +244,7 @@ int server_check_options(struct server *s, const unsigned char *given, struct er
         return err_set(e, ERR_USAGE, "--once completes one prompt: --lora is there %d times", s->o.lora.n);
     if (!s->o.tls_cert != !s->o.tls_key)
         return err_set(e, ERR_USAGE, "--tls-cert and --tls-key go together: give both or none");
-    return s->o.speculate ? draft_spec_parse(&s->drafts, s->o.speculate, e) : 0;
+    if (s->o.speculate && (rc = draft_spec_parse(&s->drafts, s->o.speculate, e)) < 0)
+        return rc;
+    return draft_check_tp(&s->drafts, s->o.speculate_tp, s->o.tp * s->o.cp, e);
 }

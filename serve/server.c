@@ -79,6 +79,9 @@ static int open_experts_group(struct server *s, struct err *e)
     return rc;
 }
 
+/* This rank has a part of a draft model. */
+static int runs_drafts(const struct server *s) { return comm_rank(s->ranks.all) < s->o.speculate_tp; }
+
 /* The groups of this rank's replica. */
 static int open_groups(struct server *s, struct err *e)
 {
@@ -97,8 +100,8 @@ static int open_groups(struct server *s, struct err *e)
         r->pp = axis[AXIS_PP];
     }
     r->stage = s->own_stage ? s->own_stage : r->all;
-    if (draft_needs_self(&s->drafts))
-        TRY(comm_split(&s->self, s->mesh.all, comm_rank(s->mesh.all), e));
+    if (draft_needs_ranks(&s->drafts))
+        TRY(comm_split(&s->draft_ranks, s->mesh.all, 2 * s->mesh.at[AXIS_DP] + !runs_drafts(s), e));
     TRY(open_experts_group(s, e));
     if (s->o.cp == 1)
         return 0;
@@ -423,7 +426,7 @@ static int open_engine(struct server *s, struct err *e)
                                .n_here = comm_local_size(s->mesh.all),
                                .size = s->size,
                                .drafts = s->drafts,
-                               .self = s->self,
+                               .draft_ranks = runs_drafts(s) ? s->draft_ranks : NULL,
                                .kv_disk = *s->service.fingerprint && *s->kv_disk ? s->kv_disk : NULL,
                                .kv_disk_bytes = s->kv_disk_bytes,
                                .router = server_is_head(s) ? &s->router : NULL,
@@ -546,7 +549,7 @@ void server_close(struct server *s, int rc)
     keys_close(&s->admin_keys);
     if (s->world) {
         mapped_set_claim(NULL, NULL);
-        comm_close(s->self);
+        comm_close(s->draft_ranks);
         comm_close(s->own_ep);
         comm_close(s->own_stage);
         comm_close(s->own_all);

@@ -18,8 +18,8 @@
 struct serve_opts {
     int64_t max_requests, max_waiting_tokens, max_per_key, max_connections, max_connections_per_address,
         max_body_memory, response_memory;
-    int64_t ranks_per_node, rank_timeout_s, tp, cp, pp, ep, replicas, port, ctx, kv_memory, max_batch,
-        prefill_chunk, threads, max_tokens, seed;
+    int64_t ranks_per_node, rank_timeout_s, tp, cp, pp, ep, speculate_tp, replicas, port, ctx, kv_memory,
+        max_batch, prefill_chunk, threads, max_tokens, seed;
     const char *host, *api_key_file, *cors_origin, *allow_host, *access_log, *admin_key_file, *tls_cert,
         *tls_key, *model_name, *kv_disk, *speculate, *chat_template, *tool_parser, *device, *transport, *once,
         *trace;
@@ -56,7 +56,8 @@ struct server {
     struct mesh mesh;
     struct replica_ranks ranks;                /* of this rank's replica: groups of mesh, and … */
     struct comm *own_all, *own_stage, *own_ep; /* … groups of its own, where tp is not all of it; else NULL */
-    struct comm *self; /* this rank alone, where a checkpoint makes drafts; else NULL */
+    struct comm
+        *draft_ranks; /* the first ranks of the replica, which run a draft model, or the others; else NULL */
     struct model_info loaded;
     struct background background; /* reads tables, then weights, during the start */
     struct adapter_set adapters;

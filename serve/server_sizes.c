@@ -237,7 +237,8 @@ static int decide_sizes(struct server *s, int64_t kv_bytes, struct err *e)
         w.group[g].page_bytes = page_bytes(s, g);
         w.group[g].window = model_group_window(c, g);
     }
-    const int64_t drafts = draft_page_bytes(&s->drafts, &s->loaded, server_dtype(s), server_kv_kind(s), e);
+    const int64_t drafts = draft_page_bytes(&s->drafts, &s->loaded, (int)s->o.speculate_tp, server_dtype(s),
+                                            server_kv_kind(s), e);
     if (drafts < 0)
         return (int)drafts;
     w.group[0].page_bytes += drafts;

@@ -1,13 +1,16 @@
 /* draft_model.c - a small model of the same tokenizer guesses (Leviathan et al. 2023): it runs on the
- * engine's rank alone, with pages of its own, and draws from its logits as the request draws from the
- * model's. Both draw with the same random number, so the guesses of a model that agrees are right at any
- * temperature.
+ * engine's rank, or on the first ranks of its stage (--speculate-tp), with pages of its own, and draws from
+ * its logits as the request draws from the model's. Both draw with the same random number, so the guesses of
+ * a model that agrees are right at any temperature.
  *
  *     round 0   what each sequence lacks: its new tokens, or a chunk of its prompt  -> first guess
  *     round k   the guess before                                                     -> guess k
  *
  * It plans with a scheduler of its own (scheduler.h), whose sequences have the choice's tokens and, while
- * guesses are made, those. Before the next round 0 a sequence goes back to its last token that is sure. */
+ * guesses are made, those. Before the next round 0 a sequence goes back to its last token that is sure.
+ *
+ * Of several ranks the first one plans and draws. A round is a step message like the engine's, which the
+ * other ranks meet in the engine's loop: they run their part of the draft model and go on waiting. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,13 +49,16 @@ static int check_tokens(const struct draft_model *x, struct err *e)
     return rc;
 }
 
-/* Weights, keys and values, in a device's or this machine's memory. m: from model_shape(). */
+/* Weights, keys and values, in a device's or this machine's memory, which its ranks share. m: from
+ * model_shape(). */
 static int check_memory(const struct draft_model *x, const struct model *m, struct err *e)
 {
     struct dev *d = x->how.dev;
     size_t reading;
     int64_t need = (int64_t)resident_measure(m, &reading) +
                    (int64_t)x->how.n_pages * (int64_t)model_page_bytes(m) * m->n_layers;
+    if (!d->memory)
+        need *= comm_local_size(x->how.ranks);
     int64_t room = d->memory ? (int64_t)d->memory->free_bytes(d) : machine_memory_free() - x->how.kv_bytes;
     char needed[32], there[32];
 
@@ -72,6 +78,19 @@ static enum dtype own_dtype(const struct draft_open *how, const struct model_inf
     return how->dt == how->served->stored ? info->stored : how->dt;
 }
 
+static struct layout layout_of(int tp)
+{
+    return (struct layout){ .tp = tp, .pp = 1, .cp = 1, .dp = 1, .ep = 1 };
+}
+
+/* No rank takes memory before all have looked whether there is enough. */
+static int all_checked(void *arg, struct err *e)
+{
+    (void)arg;
+    (void)e;
+    return 0;
+}
+
 static int read_weights(struct background *a, void *arg, struct err *e)
 {
     struct draft_model *x = arg;
@@ -79,24 +98,26 @@ static int read_weights(struct background *a, void *arg, struct err *e)
     if (rc < 0)
         return rc;
     struct model *m = &x->info.m;
-    const struct layout one = { .tp = 1, .pp = 1, .cp = 1, .dp = 1, .ep = 1 };
-    const struct rank_at here = { 0 };
+    const struct layout cut = layout_of(x->how.tp);
+    const struct rank_at here = { .tp = comm_rank(x->how.ranks) };
     struct step_limits step = limits(x);
     const enum dtype dt = own_dtype(&x->how, &x->info);
-    struct model_open how = { .layout = one,
+    struct model_open how = { .layout = cut,
                               .dev = x->how.dev,
-                              .tp = x->how.self,
+                              .tp = x->how.ranks,
+                              .tp_rank = here.tp,
                               .dt = dt,
                               .kv = x->how.kv,
                               .fast = x->how.served->m.fast,
                               .max_rows = step_model_rows(&x->ranks, &step) };
     TRY(x->form->config ? x->form->config(x, e) : 0);
     TRY(check_tokens(x, e));
-    TRY(model_shape(m, &x->info.cfg, &one, here, dt, how.fast, e));
+    TRY(model_shape(m, &x->info.cfg, &cut, here, dt, how.fast, e));
     m->kv = how.kv;
     rc = check_memory(x, m, e);
     model_close(m);
     TRY(rc);
+    TRY(background_collective(a, all_checked, x, e));
     x->ctx = x->info.cfg.max_pos < x->how.ctx ? x->info.cfg.max_pos : x->how.ctx;
     how.max_pos = x->ctx;
     TRY(model_open(m, &x->info.cfg, &how, e));
@@ -118,13 +139,13 @@ static int load(struct draft_model *x, struct err *e)
         if (x->how.stopped && x->how.stopped(x->how.world))
             background_cancel(&x->background);
         background_wait(&x->background, WAIT_MS);
-        rc = background_sync(&x->background, x->how.self, x->how.self, e);
+        rc = background_sync(&x->background, x->how.ranks, x->how.ranks, e);
     } while (rc == 0);
     if (rc < 0) {
         background_abort(&x->background);
         return rc;
     }
-    return background_finish(&x->background, x->how.self, e);
+    return background_finish(&x->background, x->how.ranks, e);
 }
 
 /* Pages are not released behind windows: a sequence may go back. */
@@ -172,6 +193,23 @@ static int open_states(struct draft_model *x, int64_t rows, struct err *e)
     return x->states ? 0 : err_set(e, ERR_MEMORY, "no memory for states of %lld rows", (long long)rows);
 }
 
+/* What the rank that plans needs besides. */
+static int open_planner(struct draft_model *x, const struct sched_limits *lim, struct err *e)
+{
+    const struct draft_open *how = &x->how;
+    int rc;
+
+    TRY(sched_open(&x->sched, lim, e));
+    TRY(step_message_open(&x->message, how->max_seqs, e));
+    TRY(outputs_open(&x->outputs, how->dev, how->max_seqs, x->info.m.vocab, e));
+    if (x->info.m.vocab != how->vocab)
+        x->padded = calloc((size_t)(how->max_seqs * how->vocab), sizeof *x->padded);
+    if (x->info.m.vocab != how->vocab && !x->padded)
+        rc = err_set(e, ERR_MEMORY, "no memory for the logits of a draft model");
+out:
+    return rc;
+}
+
 int draft_model_open(void **state, const struct draft_open *how, const struct draft_form *form, struct err *e)
 {
     struct draft_model *x = calloc(1, sizeof *x);
@@ -184,20 +222,15 @@ int draft_model_open(void **state, const struct draft_open *how, const struct dr
         return err_set(e, ERR_MEMORY, "no memory for a draft model");
     x->how = *how;
     x->form = form;
-    x->ranks = (struct replica_ranks){ .all = how->self, .tp = how->self, .stage = how->self };
+    x->ranks = (struct replica_ranks){ .all = how->ranks, .tp = how->ranks, .stage = how->ranks };
     step = limits(x);
     TRY(load(x, e));
     TRY(open_pages(x, &lim, e));
-    TRY(sched_open(&x->sched, &lim, e));
-    TRY(step_message_open(&x->message, how->max_seqs, e));
     TRY(step_work_open(&x->work, &x->info.m, &x->ranks, &step, e));
     if (form->before)
         TRY(open_states(x, step.rows, e));
-    TRY(outputs_open(&x->outputs, how->dev, how->max_seqs, x->info.m.vocab, e));
-    if (x->info.m.vocab != how->vocab)
-        x->padded = calloc((size_t)(how->max_seqs * how->vocab), sizeof *x->padded);
-    if (x->info.m.vocab != how->vocab && !x->padded)
-        rc = err_set(e, ERR_MEMORY, "no memory for the logits of a draft model");
+    if (comm_rank(how->ranks) == 0)
+        TRY(open_planner(x, &lim, e));
     ckpt_end_reading(x->info.ckpt);
 out:
     return rc < 0 ? rc : 0;
@@ -246,7 +279,9 @@ static int run_step(struct draft_model *x, struct err *e)
     TRY(n = sched_next_step(&x->sched, e));
     if (!n)
         return 0;
-    TRY(step_message_make(&x->message, STEP_RUN, &x->sched, ids_of, e));
+    TRY(step_message_make(&x->message, STEP_GUESS, &x->sched, ids_of, e));
+    if (x->how.tp > 1)
+        TRY(step_message_broadcast(&x->message, x->how.stage, e));
     if (x->form->before)
         x->form->before(x);
     TRY(step_run(&x->work, m, &x->info.weights.w, &x->message, x->kv, &head, e));
@@ -305,6 +340,13 @@ int draft_model_propose(void *state, struct draft_ask *ask, int n, struct err *e
     return rc < 0 ? err_add(e, "guessing tokens") : 0;
 }
 
+static int follow(void *state, struct step_message *p, struct err *e)
+{
+    struct draft_model *x = state;
+    struct head_out head = { 0 };
+    return step_run(&x->work, &x->info.m, &x->info.weights.w, p, x->kv, &head, e);
+}
+
 void draft_model_end(void *state, struct choice *c)
 {
     struct draft_model *x = state;
@@ -340,10 +382,12 @@ static int64_t page_bytes(const struct draft_open *how, struct err *e)
     int rc = model_info_open(&info, how->path, NULL, e);
     if (rc < 0)
         return err_add(e, "the checkpoint of --speculate (or ngram, suffix, mtp, forced)");
-    int64_t bytes = (int64_t)model_page_bytes_of(&info.cfg, 1, own_dtype(how, &info), how->kv) *
-                    info.cfg.n_layers;
+    const struct layout cut = layout_of(how->tp);
+    int64_t bytes = (int64_t)model_page_bytes_of(&info.cfg, how->tp, own_dtype(how, &info), how->kv) *
+                    how->tp * info.cfg.n_layers;
+    rc = layout_check(&cut, &info.cfg, e);
     model_info_close(&info);
-    return bytes;
+    return rc < 0 ? err_add(e, "--speculate-tp, a draft model's tp") : bytes;
 }
 
 static int open_model(void **state, const struct draft_open *how, struct err *e)
@@ -355,9 +399,10 @@ static int open_model(void **state, const struct draft_open *how, struct err *e)
 const struct drafter drafter_model = { .name = "CKPT",
                                        .most = 3,
                                        .costly = 1,
-                                       .needs_self = 1,
+                                       .needs_ranks = 1,
                                        .page_bytes = page_bytes,
                                        .open = open_model,
                                        .close = draft_model_close,
                                        .propose = draft_model_propose,
+                                       .follow = follow,
                                        .end = draft_model_end };

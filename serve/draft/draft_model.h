@@ -38,12 +38,12 @@ struct draft_model {
     struct model_info info;
     struct background background;
     struct draft_open how;
-    struct replica_ranks ranks; /* this one */
+    struct replica_ranks ranks; /* those of how.ranks */
     struct sched sched;
     struct step_message message;
     struct step_work work;
     struct kv kv[PAGE_GROUPS];
-    struct outputs outputs;
+    struct outputs outputs; /* on the rank that plans, as sched and message; and … */
     float *padded; /* [max_seqs][vocab of the model that is served], where the two differ; else NULL */
     void *states;  /* device, dt [rows of a step][hidden]; NULL: the form has no `before` */
     int64_t ctx;

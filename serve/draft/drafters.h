@@ -1,9 +1,12 @@
 /* drafters.h - what guesses the next tokens of a sequence: one row a kind. A drafter may be wrong at no cost
- * but time; it never changes an answer. Rank 0, the engine's thread. */
+ * but time; it never changes an answer. Rank 0, the engine's thread; the other ranks of a model that guesses
+ * open it, follow, and close it. */
 #ifndef SHARDLINE_SERVE_DRAFT_DRAFTERS_H
 #define SHARDLINE_SERVE_DRAFT_DRAFTERS_H
 
 #include "serve/engine/draft.h"
+
+struct step_message;
 
 /* A sequence that guesses are asked for. */
 struct draft_ask {
@@ -17,17 +20,19 @@ struct draft_ask {
 };
 struct drafter {
     const char *name;
-    int most;       /* guesses where K is not given */
-    int costly;     /* guessing takes time: lengths are chosen before */
-    int needs_self; /* struct draft_open's self */
+    int most;        /* guesses where K is not given */
+    int costly;      /* guessing takes time: lengths are chosen before */
+    int needs_ranks; /* struct draft_open's ranks: one, or as --speculate-tp says where there is `follow` */
     /* Bytes of a page of keys and values that it will have for each page of group 0; NULL: 0. Of `how`
-     * served, dt and path are set. */
+     * served, dt, kv, tp and path are set. */
     int64_t (*page_bytes)(const struct draft_open *how, struct err *e);
     /* NULL: there is nothing to open, close, or note. */
     int (*open)(void **state, const struct draft_open *how, struct err *e);
     void (*close)(void *state);
     /* Sets n, class and guess of every ask. */
     int (*propose)(void *state, struct draft_ask *ask, int n, struct err *e);
+    /* The other ranks of struct draft_open's ranks: a step that propose() runs on all of them. */
+    int (*follow)(void *state, struct step_message *p, struct err *e);
     /* The final hidden state of a row: of the token at position pos of c, behind which there is another one.
      * row: dt [hidden] of the device. */
     void (*took)(void *state, struct choice *c, int64_t pos, const void *row);

@@ -209,7 +209,7 @@ static int open_next(void **state, const struct draft_open *how, struct err *e)
 const struct drafter drafter_mtp = { .name = "mtp",
                                      .most = 2,
                                      .costly = 1,
-                                     .needs_self = 1,
+                                     .needs_ranks = 1,
                                      .page_bytes = page_bytes,
                                      .open = open_next,
                                      .close = draft_model_close,

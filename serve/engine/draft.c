@@ -64,16 +64,34 @@ int draft_spec_parse(struct draft_spec *spec, const char *text, struct err *e)
     return 0;
 }
 
-int draft_needs_self(const struct draft_spec *spec)
+int draft_needs_ranks(const struct draft_spec *spec)
 {
-    return spec->kind && find(spec->kind, (size_t)spec->n_kind)->needs_self;
+    return spec->kind && find(spec->kind, (size_t)spec->n_kind)->needs_ranks;
 }
 
-int64_t draft_page_bytes(const struct draft_spec *spec, const struct model_info *served, enum dtype dt,
-                         enum kv_kind kv, struct err *e)
+int draft_check_tp(const struct draft_spec *spec, int64_t tp, int64_t n, struct err *e)
+{
+    if (tp == 1)
+        return 0;
+    if (!spec->kind || !find(spec->kind, (size_t)spec->n_kind)->follow)
+        return err_set(
+            e, ERR_USAGE,
+            "--speculate-tp %lld divides a draft model, and --speculate names none: give a checkpoint",
+            (long long)tp);
+    if (n % tp)
+        return err_set(
+            e, ERR_USAGE,
+            "--speculate-tp %lld does not divide the %lld ranks of a stage (--tp times --cp): use a "
+            "divisor of %lld",
+            (long long)tp, (long long)n, (long long)n);
+    return 0;
+}
+
+int64_t draft_page_bytes(const struct draft_spec *spec, const struct model_info *served, int tp,
+                         enum dtype dt, enum kv_kind kv, struct err *e)
 {
     char path[sizeof((struct drafts *)0)->path];
-    struct draft_open how = { .served = served, .dt = dt, .kv = kv, .path = path };
+    struct draft_open how = { .served = served, .tp = tp, .dt = dt, .kv = kv, .path = path };
     const struct drafter *kind = spec->kind ? find(spec->kind, (size_t)spec->n_kind) : NULL;
 
     if (!kind || !kind->page_bytes)
@@ -90,7 +108,7 @@ int drafts_open(struct drafts *d, const struct draft_spec *spec, const struct dr
     *d = (struct drafts){ .always = test != NULL };
     snprintf(d->path, sizeof d->path, "%.*s", spec->n_kind, spec->kind);
     d->kind = find(d->path, strlen(d->path));
-    if (test && !d->kind->needs_self)
+    if (test && !d->kind->needs_ranks)
         d->kind = find(test, strlen(test));
     how.path = d->path;
     how.most = d->most = spec->most ? spec->most : d->kind->most;
@@ -110,6 +128,11 @@ void drafts_close(struct drafts *d)
         d->kind->close(d->state);
     free(d->ask);
     memset(d, 0, sizeof *d);
+}
+
+int drafts_follow(struct drafts *d, struct step_message *p, struct err *e)
+{
+    return d->kind && d->kind->follow ? d->kind->follow(d->state, p, e) : 0;
 }
 
 void drafts_end(struct drafts *d, struct choice *c)

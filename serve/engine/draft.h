@@ -1,5 +1,5 @@
 /* draft.h - speculative decoding: guesses at the next tokens of a sequence (drafts), which one step checks
- * together. Rank 0, the engine's thread.
+ * together. Rank 0, the engine's thread; other ranks only follow a draft model.
  *
  *     tokens   t0 t1 t2 | d0 d1 d2       a step runs t2 d0 d1 d2: four rows
  *     samples           | s0 s1 s2 s3    s0 == d0, s1 != d1: the answer goes on with s0 s1
@@ -28,6 +28,7 @@ struct metrics;
 struct model_info;
 struct outputs;
 struct sched;
+struct step_message;
 struct world;
 
 #define DRAFT_MOST 16              /* tokens ahead of a sequence */
@@ -78,8 +79,11 @@ struct draft_spec {
 /* Reads ngram[:K], suffix[:K], mtp[:K] or CKPT[:K]; the text is borrowed. ERR_USAGE: K is not 1 to
  * DRAFT_MOST. */
 int draft_spec_parse(struct draft_spec *spec, const char *text, struct err *e);
-/* It runs a model, which needs a group of ranks that is this one alone. */
-int draft_needs_self(const struct draft_spec *spec);
+/* It runs a model, which needs a group of ranks. */
+int draft_needs_ranks(const struct draft_spec *spec);
+/* ERR_USAGE: --speculate-tp tp is not 1, and this is no draft model, or tp does not divide the n ranks of a
+ * stage. */
+int draft_check_tp(const struct draft_spec *spec, int64_t tp, int64_t n, struct err *e);
 /* What drafts are opened for. Everything is borrowed and outlives them. */
 struct draft_open {
     int max_seqs;       /* of a step */
@@ -88,7 +92,9 @@ struct draft_open {
     int32_t n_pages;    /* pages of keys and values that sequences have together */
     int64_t kv_bytes;   /* that they will take of the machine's memory */
     struct dev *dev;
-    struct comm *self;               /* this rank alone */
+    struct comm *ranks;              /* those that run a draft model: the first ones of … */
+    struct comm *stage;              /* … these, which meet its steps; both have the planning rank first */
+    int tp;                          /* the size of ranks */
     const struct model_info *served; /* the model that drafts are for, */
     enum dtype dt;                   /* and its arithmetic; … */
     enum kv_kind kv;                 /* what both models' pages store */
@@ -98,9 +104,10 @@ struct draft_open {
     const char *path;                      /* … and this: what --speculate names */
 };
 /* Bytes of keys and values that the drafter will keep for each page of the served model; negative: an error
- * of opening a draft model. dt: of the served model's arithmetic; kv: what its pages store. */
-int64_t draft_page_bytes(const struct draft_spec *spec, const struct model_info *served, enum dtype dt,
-                         enum kv_kind kv, struct err *e);
+ * of opening a draft model. tp: of the draft model; dt: of the served model's arithmetic; kv: what its pages
+ * store. */
+int64_t draft_page_bytes(const struct draft_spec *spec, const struct model_info *served, int tp,
+                         enum dtype dt, enum kv_kind kv, struct err *e);
 /* ERR_MEMORY, and the errors of a draft model: those of reading it, ERR_USAGE: another tokenizer.
  * drafts_close() is safe on zeroes and after an error. */
 int drafts_open(struct drafts *d, const struct draft_spec *spec, const struct draft_open *in, struct err *e);
@@ -118,6 +125,8 @@ int drafts_want_rows(const struct drafts *d);
  * o->row; or, where all ranks are of one tp group, of all rows of the scheduler's items. */
 void drafts_took(struct drafts *d, const struct outputs *o, const void *rows, size_t row_bytes);
 void drafts_took_all(struct drafts *d, const struct sched *s, const void *rows, size_t row_bytes);
+/* Another rank than the first: runs its part of a step of the draft model, if it has one. */
+int drafts_follow(struct drafts *d, struct step_message *p, struct err *e);
 /* The choice gets no more tokens. */
 void drafts_end(struct drafts *d, struct choice *c);
 

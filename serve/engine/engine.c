@@ -29,7 +29,9 @@ static int open_drafts(struct engine *en, struct model *m, struct err *e)
                               .chunk = size->chunk,
                               .n_pages = size->pool[0].n_pages,
                               .dev = m->dev,
-                              .self = en->in.self,
+                              .ranks = en->in.draft_ranks,
+                              .stage = en->in.ranks.stage,
+                              .tp = en->in.draft_ranks ? comm_size(en->in.draft_ranks) : 1,
                               .served = en->in.loaded,
                               .dt = m->dt,
                               .kv = m->kv,
@@ -56,8 +58,6 @@ static int open_planner(struct engine *en, struct model *m, struct err *e)
         TRY(sched_open_prefix(&en->sched, ids_of, e));
     TRY(outputs_open(&en->outputs, m->dev, size->max_wants, m->vocab, e));
     en->outputs.drafts = &en->drafts;
-    if (size->drafts)
-        TRY(open_drafts(en, m, e));
     en->drafts.metrics = en->in.sv->metrics;
     en->in.sv->drafts = en->drafts.most;
 out:
@@ -82,6 +82,9 @@ int engine_open(struct engine *en, const struct engine_setup *in, struct err *e)
     TRY(step_message_open(&en->message, in->size.max_seqs, e));
     TRY(step_work_open(&en->work, m, &in->ranks, &step, e));
     en->work.adapters = in->adapters;
+    rc = in->size.drafts && (in->router || in->draft_ranks) ? open_drafts(en, m, e) : 0;
+    if (in->size.drafts)
+        TRY(comm_agree(in->ranks.all, rc, e));
     if (in->router)
         TRY(open_planner(en, m, e));
     TRY(in->kv_disk ? engine_open_pages(en, e) : 0);
@@ -582,6 +585,10 @@ static int run_steps(struct engine *en, int64_t limit, struct err *e)
             TRY(next_op(en, limit, &op, e));
         TRY(step_message_pass(&en->message, &en->in.ranks, e));
         op = en->message.op;
+        if (op == STEP_GUESS) {
+            TRY(drafts_follow(&en->drafts, &en->message, e));
+            continue;
+        }
         TRY(take_repacked(en, e));
         if (en->in.loaded->mapped)
             TRY(mapped_weights_step(en->in.loaded->mapped, e));

@@ -49,7 +49,7 @@ struct engine_setup {
     int n_here; /* ranks on this machine that load at the same time */
     struct engine_size size;
     struct draft_spec drafts; /* where size.drafts is not 0 */
-    struct comm *self;        /* this rank alone, where a checkpoint makes drafts; else NULL */
+    struct comm *draft_ranks; /* those that run a draft model, where this one does; else NULL */
     struct router
         *router;         /* its first replica is this engine's; NULL on ranks that are not the first of it */
     int is_follower;     /* another process decides when this engine ends */
@@ -65,12 +65,12 @@ struct engine {
     struct kv_disk disk;
     struct step_message message;
     struct step_work work;
+    struct drafts drafts; /* on the ranks that run a draft model */
 
     /* rank 0 only: */
     struct inbox *inbox; /* of the router's first replica; NULL on the other ranks */
     struct sched sched;
     struct kv_plan plan;
-    struct drafts drafts;
     struct outputs outputs;
     struct request *active;              /* requests in work, one reference each */
     int64_t n_steps, n_rows, n_answered; /* so far */

@@ -90,7 +90,7 @@ static int32_t copy_pages(const struct sched_item *it, int group, int32_t *head,
 int step_message_make(struct step_message *p, enum step_op op, const struct sched *s,
                       const int32_t *(*ids_of)(const struct seq *q), struct err *e)
 {
-    int n = op == STEP_RUN ? s->n_items : 0;
+    int n = op == STEP_RUN || op == STEP_GUESS ? s->n_items : 0;
     int rc = reserve(p, words_of(s, n), e);
 
     if (rc < 0)

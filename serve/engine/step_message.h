@@ -24,6 +24,7 @@
 enum step_op {
     STEP_IDLE,
     STEP_RUN,
+    STEP_GUESS, /* a step of the draft model, on the ranks of its first stage (draft_model.h) */
     STEP_STOP,
     STEP_LOAD, /* from here on: commands; about a reload (reload.h) */
     STEP_SYNC,
@@ -56,8 +57,8 @@ struct step_message {
 /* Allocates for steps of max_seqs sequences; ERR_MEMORY. step_message_close() is safe on zeroes. */
 int step_message_open(struct step_message *p, int max_seqs, struct err *e);
 void step_message_close(struct step_message *p);
-/* Rank 0: makes a message of op and, for STEP_RUN, the scheduler's items. ids_of: the tokens of a sequence.
- * ERR_MEMORY. */
+/* Rank 0: makes a message of op and, for STEP_RUN and STEP_GUESS, the scheduler's items. ids_of: the tokens
+ * of a sequence. ERR_MEMORY. */
 int step_message_make(struct step_message *p, enum step_op op, const struct sched *s,
                       const int32_t *(*ids_of)(const struct seq *q), struct err *e);
 /* Rank 0: makes a message that carries a reload command in place of a step. text: at most RELOAD_PATH_MAX

@@ -111,8 +111,16 @@ SERVERS = [("ngram", ("--speculate", "ngram"), None),
            ("its own model", ("--speculate", checkpoint + ":4"), "always")]
 MORE = [("replayed, on a device", ("--speculate", "ngram:7", "--device", "cuda"), "replay"),
         ("its own model, on a device", ("--speculate", checkpoint + ":4", "--device", "cuda", "--tp", 2), "always"),
+        ("its own model at tp 2, on a device", ("--speculate", checkpoint + ":4", "--device", "cuda", "--tp", 2, "--speculate-tp", 2), "always"),
         ("ngram:5, few pages", ("--speculate", "ngram:5", *FEW), "ngram"),
         ("another model, tp 2, few pages", ("--speculate", other + ":3", "--tp", 2, "--ctx", 512, "--kv-memory", 3600000, "--verbose"), "always"),
+        ("its own model on two of four ranks, few pages", ("--speculate", checkpoint + ":4", "--tp", 4, "--speculate-tp", 2, "--ctx", 512,
+                                                           "--kv-memory", 3600000, "--verbose"), "always"),
+        ("another model at tp 4, cp 2, tp 2, chunks of 7", ("--speculate", other + ":3", "--cp", 2, "--tp", 2, "--speculate-tp", 4,
+                                                            "--prefill-chunk", 7), "always"),
+        ("its own model at tp 2, pp 2", ("--speculate", checkpoint + ":5", "--tp", 2, "--speculate-tp", 2, "--pp", 2), "always"),
+        ("its own model at tp 2, 2 replicas", ("--speculate", checkpoint, "--tp", 2, "--speculate-tp", 2, "--replicas", 2), "always"),
+        ("its own model at tp 2, machines of one rank", ("--speculate", checkpoint, "--tp", 2, "--speculate-tp", 2, "--ranks-per-node", 1), "always"),
         ("suffix, tp 2", ("--speculate", "suffix:7", "--tp", 2), "suffix"),
         ("its own model, cp 2, tp 2", ("--speculate", checkpoint, "--cp", 2, "--tp", 2), "always"),
         ("its own model, 2 replicas", ("--speculate", checkpoint + ":5", "--replicas", 2), "always"),
@@ -130,6 +138,7 @@ MORE = [("replayed, on a device", ("--speculate", "ngram:7", "--device", "cuda")
 
 EXPERTS = [("replayed, tp 2, ep 2", ("--speculate", "ngram:7", "--tp", 2, "--ep", 2), "replay"),
            ("by chance, cp 2, ep 2", ("--speculate", "ngram:5", "--cp", 2, "--ep", 2), "random"),
+           ("its own model at tp 2, tp 2, ep 2", ("--speculate", checkpoint + ":4", "--tp", 2, "--ep", 2, "--speculate-tp", 2), "always"),
            ("its own model, tp 4, ep 4", ("--speculate", checkpoint + ":4", "--tp", 4, "--ep", 4), "always")]
 # in the quick set: the two servers whose drafts are mostly wrong and mostly right
 FEWER = [s for s in SERVERS if s[2] in ("random", "replay")]
@@ -160,6 +169,17 @@ for name, args, drafter in dict(few=FEWER, usual=SERVERS, experts=SERVERS + EXPE
 if part == "all":
     both, one = pages["another model, tp 2, few pages"], pages["ngram:5, few pages"]
     claim("twice the --kv-memory has as many pages with a draft model of the same size", both == one > 0, (both, one))
+# the same guesses at every tp of the draft model: as many are right at each place
+few, counted = [b for b in requests if not b.get("stream")][::9], {}
+for tp in (1, 2, 4) if part == "all" else (1, 2) if part == "few" else ():
+    name = f"another model at tp {tp}"
+    s = serve(name, ("--speculate", other + ":3", "--tp", 4 if part == "all" else 2, "--speculate-tp", tp), "always")
+    compare(name, [ask(s, b)() for b in few], [want[requests.index(b)] for b in few], few)
+    counted[tp] = counters(s)
+    rc, err = s.stop()
+    claim(f"{name}: ends well", rc == 0, f"{rc}: {err}")
+claim("a draft model guesses the same at every tp", all(c == counted[1] for c in counted.values()) and
+      all(0 < c[0][2] < c[0][1] for c in counted.values()), counted)
 # a draft whose keys and values are NaN, in windows and behind them
 s = Server(broken)
 want = [ask(s, b)() for b in requests[:12]]

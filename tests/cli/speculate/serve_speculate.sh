@@ -33,6 +33,11 @@ fi
 run pserve "$TMP/fp32/step-40" --speculate ngram:99
 claim "too many tokens ahead are refused" [ $rc = 2 -a "$(wc -l <"$TMP/.err")" = 1 ]
 claim "with the number and the limit" has "$err" "99 tokens ahead, must be 1 to 16"
+run pserve "$TMP/fp32/step-40" --speculate ngram --tp 2 --speculate-tp 2
+claim "a tp of a draft model needs one" [ $rc = 2 -a "$(wc -l <"$TMP/.err")" = 1 ]
+claim "and says so" has "$err" "divides a draft model, and --speculate names none"
+run pserve "$TMP/fp32/step-40" --speculate "$TMP/fp32/step-20" --tp 2 --speculate-tp 4
+claim "one that does not divide the ranks is refused with both numbers" has "$err" "--speculate-tp 4 does not divide the 2 ranks"
 run pserve "$TMP/fp32/step-40" --speculate "$TMP/none"
 claim "a draft model that is not there is one line" [ $rc != 0 -a "$(wc -l <"$TMP/.err")" = 1 ]
 echo '{"model":{"type":"BPE","vocab":{"a":0},"merges":[]},"added_tokens":[]}' >"$TMP/fp32-nan/tokenizer.json"
