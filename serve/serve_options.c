@@ -110,6 +110,12 @@ static const struct opt table[] = {
       "ranks that share every matrix of a draft model; a divisor of tp * cp. The same guesses",
       1, GRAIN_MAX },
 
+    { OPT_TEXT,   "cache",                AT(cache),              NULL,        "DIR",
+      "keep the weights in DIR in the form in which products read them: written beside serving, mapped by "
+      "later starts of these weights at any layout (the same bits, ready at once, one copy for all ranks)" },
+    { OPT_SIZE,   "cache-size",           AT(cache_size),         "0",         "SIZE",
+      "bytes that --cache keeps; weights that were used longest ago go first (0: half of the space that the "
+      "disk would have without them)" },
     { OPT_CHOICE, "verify",               AT(verify),             "behind",    "first|behind",
       "of a checkpoint in the serve format, check every byte before the first request, or while serving: "
       "a damaged one then ends the server (other formats, --once and reloads: always before)" },
@@ -222,6 +228,8 @@ int server_check_options(struct server *s, const unsigned char *given, struct er
 {
     const char *name = s->o.model_name;
     int rc = check_once(s, given, e);
+    if (rc >= 0 && !s->o.cache && opt_given(&pserve_program, given, "cache-size"))
+        rc = err_set(e, ERR_USAGE, "--cache-size goes with --cache: name a folder");
     if (rc >= 0)
         rc = read_kv_disk(s, e);
     if (rc < 0)

@@ -486,6 +486,7 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     background_start(&s->background, open_files, s, NULL);
     TRY(wait_background(s, e));
     TRY(comm_agree(s->mesh.all, open_tables(s, e), e));
+    TRY(server_find_cached(s, e));
     TRY(comm_agree(s->mesh.all, server_name_adapters(s, e), e));
     TRY(server_share_sizes(s, e));
 
@@ -501,6 +502,7 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
         model_info_fingerprint(&s->loaded, server_dtype(s), server_kv_kind(s), s->service.fingerprint);
     TRY(open_engine(s, e));
     TRY(comm_agree(s->mesh.all, begin_behind(s, e), e));
+    TRY(comm_agree(s->mesh.all, server_begin_cache(s, e), e));
     TRY(report(s, e));
     ckpt_end_reading(s->loaded.ckpt);
     TRY(repack_open(&s->loaded, comm_rank(s->ranks.all) == 0, e));
@@ -531,6 +533,7 @@ void server_close(struct server *s, int rc)
 {
     if (rc < 0)
         atomic_store(&s->service.state, SERVICE_FAILED);
+    server_close_cache(s, rc);
     server_end_adapters(s);
     link_front_close(s->front);
     link_back_close(s->back);

@@ -8,6 +8,7 @@
 #include "base/trace.h"
 #include "serve/adapters/adapter_commands.h"
 #include "serve/adapters/adapter_set.h"
+#include "serve/cache/pack_writer.h"
 #include "serve/engine/engine.h"
 #include "serve/http/http_server.h"
 #include "serve/replicas/link.h"
@@ -19,10 +20,10 @@ struct serve_opts {
     int64_t max_requests, max_waiting_tokens, max_per_key, max_connections, max_connections_per_address,
         max_body_memory, response_memory;
     int64_t ranks_per_node, rank_timeout_s, tp, cp, pp, ep, speculate_tp, replicas, port, ctx, kv_memory,
-        max_batch, prefill_chunk, threads, max_tokens, seed;
+        max_batch, prefill_chunk, threads, max_tokens, seed, cache_size;
     const char *host, *api_key_file, *cors_origin, *allow_host, *access_log, *admin_key_file, *tls_cert,
-        *tls_key, *model_name, *kv_disk, *speculate, *chat_template, *tool_parser, *device, *transport, *once,
-        *trace;
+        *tls_key, *model_name, *kv_disk, *cache, *speculate, *chat_template, *tool_parser, *device,
+        *transport, *once, *trace;
     struct opt_list lora;
     double temperature, request_timeout_s, receive_timeout_s;
     int dtype, quantized, act, kv_dtype, numerics, prefix_cache, lenient, verbose, verify;
@@ -68,10 +69,16 @@ struct server {
     struct engine_size size;
     char kv_disk[3000]; /* of --kv-disk: the folder, and its size */
     int64_t kv_disk_bytes;
-    struct draft_spec drafts; /* of --speculate */
-    struct router router;     /* on ranks that plan */
-    struct link_front *front; /* rank 0, with replicas */
-    struct link_back *back;   /* the first rank of every other replica */
+    /* of --cache (server_cache.c) */
+    struct cache cache;
+    struct cache_mark cache_mark; /* of path */
+    int uses_cache;
+    char cached[CACHE_NAME];         /* the checkpoint that weights come from; "": none of its folder */
+    struct cache_write *cache_write; /* NULL: nothing is written */
+    struct draft_spec drafts;        /* of --speculate */
+    struct router router;            /* on ranks that plan */
+    struct link_front *front;        /* rank 0, with replicas */
+    struct link_back *back;          /* the first rank of every other replica */
     struct engine engine;
     struct http_server *http; /* rank 0, not with --once */
 };
@@ -109,6 +116,13 @@ int server_load_adapters(struct server *s, struct err *e);
 /* Ends the thread that frees adapters; and then, when no request is left, frees everything. */
 void server_end_adapters(struct server *s);
 void server_close_adapters(struct server *s);
+/* server_cache.c: takes the weights from the folder of --cache, where they are there and whole. After the
+ * texts are read. Collective. */
+int server_find_cached(struct server *s, struct err *e);
+/* Puts them there, where they are not, beside serving. Not collective. */
+int server_begin_cache(struct server *s, struct err *e);
+/* rc: as server_close(). Weights that were found damaged are removed from the folder. */
+void server_close_cache(struct server *s, int rc);
 /* server_once.c: completes the prompt of --once to stdout. Collective. */
 int server_run_once(struct server *s, struct err *e);
 

@@ -80,6 +80,36 @@ out:
     return 0;
 }
 
+/* Do the files store the digest of every weight? */
+static int has_digests(const struct ckpt *c)
+{
+    int known = 1;
+    for (int i = 0; i < ckpt_n_tensors(c); i++)
+        known &= ckpt_tensor(c, i)->has_digest || ckpt_tensor(c, i)->role != ROLE_WEIGHT;
+    return known;
+}
+
+void model_info_take_copy(struct model_info *l, struct model_info *copy)
+{
+    l->of_model_only = !has_digests(l->ckpt);
+    l->source = l->ckpt;
+    l->source_is_quantised = l->is_quantised;
+    l->ckpt = copy->ckpt;
+    l->is_quantised = 0;
+    copy->ckpt = NULL;
+}
+
+void model_info_drop_copy(struct model_info *l)
+{
+    if (!l->source)
+        return;
+    ckpt_close(l->ckpt);
+    l->ckpt = l->source;
+    l->source = NULL;
+    l->is_quantised = l->source_is_quantised;
+    l->of_model_only = 0;
+}
+
 void model_info_close(struct model_info *l)
 {
     repack_close(l->repack);
@@ -92,6 +122,7 @@ void model_info_close(struct model_info *l)
     if (l->has_model)
         model_close(&l->m);
     ckpt_close(l->ckpt);
+    ckpt_close(l->source);
     free(l->seen);
     memset(l, 0, sizeof *l);
 }
@@ -321,10 +352,11 @@ int model_info_tokenizer_digest(const struct model_info *l, char out[33], struct
 
 void model_info_fingerprint(const struct model_info *l, enum dtype dt, enum kv_kind kv, char out[64])
 {
+    const struct ckpt_state *state = ckpt_state(l->source ? l->source : l->ckpt);
     char hex[33];
     ckpt_digest_hex(l->identity, hex);
-    int n = snprintf(out, 64, "contract1-%s-%s", dtype_name(dt), hex),
-        leaf = ckpt_state(l->ckpt)->expert_leaf, leaves = ckpt_state(l->ckpt)->cp_grain;
+    int n = snprintf(out, 64, "contract1-%s-%s", dtype_name(dt), hex), leaf = state->expert_leaf,
+        leaves = state->cp_grain;
     if (leaf > 1)
         n += snprintf(out + n, 64 - (size_t)n, "-s%d", leaf);
     if (leaves > 1)

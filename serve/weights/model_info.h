@@ -13,6 +13,11 @@ struct row_source;
 struct mapped_weights;
 struct model_info {
     struct ckpt *ckpt;
+    /* Where weights come from a copy of the checkpoint (model_info_take_copy): what was opened first, for its
+     * tables and state; else NULL. And whether it was quantised. */
+    struct ckpt *source;
+    int source_is_quantised;
+    int of_model_only; /* identity counts the tensors of the model, though the files store all digests */
     struct model_config cfg;
     int headless;                /* the checkpoint makes hidden states only; cfg.tied is set, then */
     enum dtype stored;           /* of the weights in the files (of the first parameter) */
@@ -61,6 +66,11 @@ int model_info_read_texts(const struct model_info *l, const struct text_choice *
 /* A digest of the tokens that the checkpoint's tokenizer.json has, however the file is written; "bytes" where
  * there is none. ERR_CONFIG, ERR_MEMORY. */
 int model_info_tokenizer_digest(const struct model_info *l, char out[33], struct err *e);
+/* Before weights are read: they come from the files of `copy`, an opened checkpoint of the same weights in
+ * another form, of which l takes the files; texts and fingerprint stay those of l. And back again, where l
+ * has a copy. */
+void model_info_take_copy(struct model_info *l, struct model_info *copy);
+void model_info_drop_copy(struct model_info *l);
 /* Frees weights, model and checkpoint, as far as they are there. Safe on zeroes. */
 void model_info_close(struct model_info *l);
 /* What decides an answer's bits besides the request: "contract1-fp32-" and the weights_digest that `reshard

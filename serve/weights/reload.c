@@ -124,6 +124,8 @@ void reload_swap(struct reload *r, char fingerprint[64])
     fresh->mapped = mapped;
     fresh->ckpt = ckpt;
     model_info_close(fresh);
+    ckpt_close(l->source);
+    l->source = NULL;
     ckpt_end_reading(l->ckpt);
     memset(&l->late, 0, sizeof l->late);
     repack_open(l, 0, &ignored);

@@ -309,7 +309,7 @@ int weights_identify(struct model_info *l, const struct model *m, struct comm *a
     if (l->seen)
         TRY(comm_all_reduce_i64(all, (int64_t *)l->seen, 2 * ckpt_n_tensors(c), e));
     for (int i = 0; i < ckpt_n_tensors(c); i++) {
-        if (l->seen &&
+        if ((l->seen || l->of_model_only) &&
             (ckpt_tensor(c, i)->role != ROLE_WEIGHT || param_find(&m->table, ckpt_tensor(c, i)->name) < 0))
             continue;
         t[n] = *ckpt_tensor(c, i);
