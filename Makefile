@@ -212,7 +212,9 @@ bench-train: programs
 	@tests/bench/train_bench.py --bin $B/bin $(BENCH)
 bench-serve: benches
 	@tests/bench/serve_bench.py --bin $B/bin $(BENCH)
-	@tests/bench/decode/decode_bench.py --bin $B/bin --start
+	@tests/bench/decode/decode_bench.py --bin $B/bin --kinds bf16,fp32,b12 --start
+	@tests/bench/decode/decode_bench.py --bin $B/bin --kinds int8,mxfp4,int4 --tests 1,8
+	@tests/bench/decode/decode_bench.py --bin $B/bin --kinds int8-int,int4-int --tests 8,32,prefill
 # with PEER_PYTHON, a python that has torch and deepspeed: beside zero_to_fp32, ds_to_universal, dcp_to_torch_save
 bench-foreign: programs
 	@$(or $(PEER_PYTHON),python3) tests/bench/foreign_bench.py --bin $B/bin $(BENCH)

@@ -1,9 +1,10 @@
-"""llama_turns.py - decodes with llama.cpp (llama-cpp-python) when it is told to.
+"""llama_turns.py - runs llama.cpp (llama-cpp-python) when it is told to.
 
 usage: llama_turns.py FILE.gguf THREADS [SEQUENCES]
-Prints a JSON line {"load_s": …} when the model is loaded, then reads numbers from stdin, one a line. For a
-number N it computes a prompt of 64 tokens a sequence, then N steps of one token each, and prints
-{"step_s": the median step}. decode_bench.py calls it, so that its steps lie between those of others."""
+Prints a JSON line {"load_s": …} when the model is loaded, then reads lines from stdin. `decode N`: a prompt of
+64 tokens a sequence, then N steps of one token each. `prefill N TIMES`: TIMES prompts of N tokens. Both print
+{"step_s": the median step, or time of a prompt}. decode_bench.py calls it, so that its steps lie between
+those of others."""
 import ctypes
 import json
 import statistics
@@ -46,6 +47,16 @@ def turn(context, batch, n_seq, n_steps, vocab):
     return statistics.median(took)
 
 
+def prefill(context, batch, n, times, vocab):
+    """The median time of a prompt of n tokens."""
+    took = []
+    for t in range(times):
+        L.llama_memory_clear(L.llama_get_memory(context), True)
+        fill(batch, [(11 * j + t) % (vocab - 3) + 3 for j in range(n)], range(n), [0] * n)
+        took.append(decode(context, batch))
+    return statistics.median(took)
+
+
 def main():
     path, threads = sys.argv[1], int(sys.argv[2])
     n_seq = int(sys.argv[3]) if len(sys.argv) > 3 else 1
@@ -61,7 +72,10 @@ def main():
     vocab = L.llama_vocab_n_tokens(L.llama_model_get_vocab(model))
     print(json.dumps({"load_s": time.perf_counter() - begin}), flush=True)
     for line in sys.stdin:
-        print(json.dumps({"step_s": turn(context, batch, n_seq, int(line), vocab)}), flush=True)
+        what, n, *more = line.split()
+        step_s = (prefill(context, batch, int(n), int(more[0]), vocab) if what == "prefill"
+                  else turn(context, batch, n_seq, int(n), vocab))
+        print(json.dumps({"step_s": step_s}), flush=True)
 
 
 main()
