@@ -3,12 +3,15 @@
  * the table is that of ptrain. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/io.h"
+#include "base/log.h"
 #include "base/opt.h"
 #include "comm/comm.h"
 #include "store/sidecar.h"
 #include "train/layout_plan.h"
 #include "train/lora/lora_spec.h"
+#include "tools/memplan_sim.h"
 
 struct memplan_opts {
     const char *params, *model, *lora;
@@ -17,6 +20,7 @@ struct memplan_opts {
     int64_t disk;
     double tflops;
     int sp, dtype, recompute, pipeline, offload, offload_grads, offload_params;
+    struct memplan_sim sim; /* --simulate */
     /* what --lora names: [n_adapted] weights; 0: the model is trained */
     struct adapter_matrix *adapted;
     int n_adapted;
@@ -76,6 +80,23 @@ static const struct opt table[] = {
       "bytes a second that a rank's share of the disks reads and writes, together", 0, 0, 0 },
     { OPT_FLOAT,  "tflops",         AT(tflops),         "400",  "F",
       "10^12 flops a second of a rank's products", 1e-6, 1e9, 0 },
+    { OPT_GROUP, "Time", 0, NULL, NULL, NULL, 0, 0, 0 },
+    { OPT_TEXT,   "simulate",       AT(sim.name),       NULL,   "CLUSTER|FILE.toml",
+      "predict a step's time on one of " CLUSTER_PRESETS ", or on a cluster in a file; a search ranks by it",
+      0, 0, 0, CLUSTER_PRESETS },
+    { OPT_SIZE,   "train-tokens",   AT(sim.tokens),     "0",    "N",
+      "of the whole job, for its days, energy and money", 0, 0, 0 },
+    { OPT_FLOAT,  "save-every",     AT(sim.save_every_s), "0",  "S",
+      "seconds between saves (0: as loses least)", 0, 1e9, 0 },
+    { OPT_INT,    "sites",          AT(sim.sites),      "1",    "N",
+      "places that dp is divided over, with a slow wire between", 1, 1000, 0 },
+    { OPT_INT,    "slow-stages",    AT(sim.slow_stages), "0",   "N",
+      "pipeline stages on slower devices: the last ones, with fewer layers", 0, 4096, 0 },
+    { OPT_FLOAT,  "slow-speed",     AT(sim.slow_speed), "0.5",  "F", "speed of those devices", 0.01, 1, 0 },
+    { OPT_TEXT,   "trace-out",      AT(sim.trace),      NULL,   "FILE",
+      "the step's timeline: a Chrome trace, or FILE.svg", 0, 0, 0 },
+    { OPT_TEXT,   "scale-out",      AT(sim.scale),      NULL,   "FILE.svg",
+      "step time against ranks: dp grows, the batch stays", 0, 0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 /* clang-format on */
@@ -92,7 +113,9 @@ static const struct opt_program program = {
                 "# the layouts that fit, best first\n"
                 "memplan --model 70b --gpus 64 --memory 80GB --seq-len 4k\n"
                 "# on one machine of 8 GPUs, with as much on its disks as it takes\n"
-                "memplan --model 70b --gpus 8 --offload any --disk 4.6GB\n",
+                "memplan --model 70b --gpus 8 --offload any --disk 4.6GB\n"
+                "# how long a step takes, and where the time goes\n"
+                "memplan --model 70b --gpus 64 --tp 8 --pp 8 --zero 1 --simulate h100\n",
 };
 
 /* Parameters: of them those of routed experts; those that compute a token. */
@@ -285,7 +308,9 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
         return 0;
     struct layout_spec a = ask_of(o, c, d, zero, o->recompute);
     struct err why;
-    if (layout_check(&a.layout, c, &why) < 0 || layout_plan_make(&p, &a, stdout, &why) < 0) {
+    if (layout_check(&a.layout, c, &why) < 0 ||
+        (o->sim.name && memplan_sim_show(&o->sim, &a, params->all, &why) < 0) ||
+        layout_plan_make(&p, &a, stdout, &why) < 0) {
         *e = why;
         return -e->code;
     }
@@ -336,8 +361,10 @@ static const struct way {
 /* Estimates the seconds of a step, and what it loses most time to. Links: 300 GB/s inside a node of 8, 50
  * GB/s between nodes; a GPU of 2.5 times --tflops, which products reach. The disk
  * hides behind the products. */
-static void estimate(struct found *f, double params)
+static void estimate(struct found *f, const struct memplan_sim *sim, double params)
 {
+    if (sim->name && memplan_sim_judge(sim, &f->a, &f->p, &f->cost, &f->mfu, &f->why) >= 0)
+        return;
     const struct layout_spec *a = &f->a;
     const struct layout_plan *p = &f->p;
     const struct layout *l = &a->layout;
@@ -395,7 +422,7 @@ static int try_layout(struct search *s, struct layout_spec a)
             s->least = f;
         return 0;
     }
-    estimate(&f, s->params);
+    estimate(&f, &s->o->sim, s->params);
     if (s->n_fit < MOST_FITS)
         s->fit[s->n_fit++] = f;
     return 1;
@@ -424,6 +451,29 @@ static const char *shelf_name(const struct layout_spec *a)
     return a->offload != OFFLOAD_FILES ? "" : shelves[a->offload_grads + a->offload_params].name;
 }
 
+/* The next value of --ep to try: with --simulate groups of 2, 4, … times tp x cp. 0: no more. */
+static int next_ep(const struct search *s, struct degrees d, int ep)
+{
+    int inner = d.tp * d.cp, next = ep == 1 ? inner : 2 * ep;
+    next = next == 1 ? 2 : next;
+    return s->o->sim.name && s->c->n_experts && s->o->ep == 1 && next <= inner * d.dp ? next : 0;
+}
+
+/* A way to run a layout, as it is and, with --simulate, with sequence parallel and groups of experts. Returns
+ * whether any fits. */
+static int try_variants(struct search *s, const struct layout_spec *in, struct degrees d)
+{
+    int fits = 0, both = s->o->sim.name && d.tp > 1 && !in->layout.sp;
+    for (int ep = (int)s->o->ep; ep; ep = next_ep(s, d, ep))
+        for (int sp = in->layout.sp; sp <= in->layout.sp + both; sp++) {
+            struct layout_spec a = *in;
+            a.layout.sp = sp;
+            a.layout.ep = ep;
+            fits |= try_shelves(s, &a);
+        }
+    return fits;
+}
+
 /* Tries all ways to run these degrees: ZeRO stages, micro-batches (with cp: of one sequence), schedules.
  * Activations are recomputed only where they do not fit. */
 static void try_degrees(struct search *s, struct degrees d)
@@ -438,7 +488,7 @@ static void try_degrees(struct search *s, struct degrees d)
                     a.micro = micro;
                     a.pipeline = ways[w].kind;
                     a.layout.vpp = ways[w].virtual;
-                    fits = try_shelves(s, &a);
+                    fits = try_variants(s, &a, d);
                 }
 }
 
@@ -463,13 +513,36 @@ static void print_found(const struct found *f, int rank)
 {
     const struct layout *l = &f->a.layout;
     const char *shelf = shelf_name(&f->a);
-    char cp[16] = "";
+    char cp[16] = "", more[40] = "";
     if (f->a.cp_grain > 1)
         snprintf(cp, sizeof cp, " %4d", l->cp);
-    printf("%-3d %4d %4d%s %5d %5d %6lld %-14s %-10s %7.4g GB %7.1f%% %7.3g s %5.1f%%  %s%s%s\n", rank, l->tp,
-           l->pp, cp, l->dp, l->zero, (long long)f->a.micro, way_name(&f->a), recomputes[f->a.recompute],
-           f->p.total_bytes / 1e9, 100 * f->p.bubble, f->cost, 100 * f->mfu, f->why, *shelf ? "; " : "",
-           shelf);
+    if (l->sp)
+        strcat(more, "; sp");
+    if (l->ep > 1)
+        snprintf(more + strlen(more), sizeof more - strlen(more), "; ep %d", l->ep);
+    printf("%-3d %4d %4d%s %5d %5d %6lld %-14s %-10s %7.4g GB %7.1f%% %7.3g s %5.1f%%  %s%s%s%s\n", rank,
+           l->tp, l->pp, cp, l->dp, l->zero, (long long)f->a.micro, way_name(&f->a),
+           recomputes[f->a.recompute], f->p.total_bytes / 1e9, 100 * f->p.bubble, f->cost, 100 * f->mfu,
+           f->why, *shelf ? "; " : "", shelf, more);
+}
+
+/* Tries tp x pp, and counts them on a terminal. */
+static void try_all(struct search *s)
+{
+    const struct memplan_opts *o = s->o;
+    struct log l;
+    log_open(&l, "memplan", 0, isatty(2));
+    for (int tp = 1; tp <= 64 && tp <= o->gpus; tp++)
+        for (int pp = 1; o->gpus % tp == 0 && (int64_t)tp * pp <= o->gpus && pp <= s->c->n_layers; pp++) {
+            if (o->gpus % (tp * pp))
+                continue;
+            try_context(s, tp, pp);
+            if (l.tty)
+                log_progress(&l, 0, "tp %d of %lld  pp %d  %d layouts tried  %d fit", tp,
+                             (long long)(o->gpus < 64 ? o->gpus : 64), pp,
+                             s->n_fit + s->n_large + s->n_refused, s->n_fit);
+        }
+    log_close(&l);
 }
 
 static int search(const struct memplan_opts *o, const struct model_config *c, double params, struct err *e)
@@ -477,10 +550,7 @@ static int search(const struct memplan_opts *o, const struct model_config *c, do
     struct search s = { .o = o, .c = c, .params = params, .fit = calloc(MOST_FITS, sizeof *s.fit) };
     if (!s.fit)
         return err_set(e, ERR_MEMORY, "no memory for the search");
-    for (int tp = 1; tp <= 64 && tp <= o->gpus; tp++)
-        for (int pp = 1; o->gpus % tp == 0 && (int64_t)tp * pp <= o->gpus && pp <= c->n_layers; pp++)
-            if (o->gpus % (tp * pp) == 0)
-                try_context(&s, tp, pp);
+    try_all(&s);
 
     qsort(s.fit, (size_t)s.n_fit, sizeof *s.fit, by_cost);
     if (s.n_fit)
@@ -520,7 +590,8 @@ int main(int argc, char **argv)
     struct err e = { 0 };
     struct counted params = { 0 };
     io_begin();
-    int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
+    unsigned char given[sizeof table / sizeof *table] = { 0 };
+    int rc = opt_parse(&program, argc, argv, &o, &args, given, &e);
     if (rc)
         return io_end(rc, &e, "memplan");
 
@@ -528,6 +599,9 @@ int main(int argc, char **argv)
     o.adapted = NULL;
     o.n_adapted = 0;
     TRY(check_offload(&o, &e));
+    TRY(memplan_sim_open(&o.sim, &e));
+    if (o.sim.name && !opt_given(&program, given, "memory"))
+        o.memory = (int64_t)o.sim.cluster.hbm_bytes;
     TRY(read_model(&o, &c, &params, &e));
     if (!o.tp && !o.pp && !o.cp && !o.dp && o.zero < 0 && o.model)
         rc = search(&o, &c, params.active, &e);

@@ -26,6 +26,9 @@ static int check_needs(const struct train_opts *o, struct err *e)
         return err_set(e, ERR_USAGE, "no data: name a file with --data");
     if (!o->eval_only && !(o->out && *o->out) && !o->dry_run)
         return err_set(e, ERR_USAGE, "no folder for checkpoints: name one with --out");
+    if (o->simulate && !o->dry_run)
+        return err_set(e, ERR_USAGE, "--simulate %s goes with --dry-run: a run is not predicted, it is run",
+                       o->simulate);
     if (o->eval_every && !o->eval_data.n)
         return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
     if (o->resume && !strcmp(o->resume, "auto") && !o->out)

@@ -9,6 +9,7 @@
 #include "train/layout_plan.h"
 #include "train/memory_check.h"
 #include "train/ptrain.h"
+#include "train/simulate/sim_plan.h"
 #include "train/step.h"
 
 static int due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
@@ -213,8 +214,12 @@ int ptrain_plan(struct ptrain *p, struct err *e)
     FILE *out = ranks_is_first(&p->ranks) ? stdout : NULL;
 
     struct layout_plan plan;
-    int rc = layout_plan_make(&plan, &ask, out, e);
-    if (rc >= 0 && out)
+    int rc = 0;
+    if (o->simulate)
+        TRY(sim_plan_show(o->simulate, &ask, out, e));
+    TRY(layout_plan_make(&plan, &ask, out, e));
+    if (out)
         layout_plan_print(&plan, &ask, out);
+out:
     return rc;
 }

@@ -6,6 +6,7 @@
 #include "kernels/dev.h"
 #include "kernels/tree.h"
 #include "model/config.h"
+#include "train/simulate/cluster.h"
 
 #define AT(member) offsetof(struct train_opts, member)
 #define N OPT_NOT_STORED
@@ -55,6 +56,9 @@ static const struct opt table[] = {
       "threads a rank (0: cores / ranks, at least 1)", 0, 4096, N },
     { OPT_SWITCH, "dry-run",        AT(dry_run),        "0",        NULL,
       "print the plan: memory a rank, communication a step; start nothing", 0, 0, N },
+    { OPT_TEXT,   "simulate",       AT(simulate),       NULL,       "CLUSTER|FILE.toml",
+      "with --dry-run: predict a step's time on one of " CLUSTER_PRESETS ", or on a cluster in a file",
+      0, 0, N, CLUSTER_PRESETS },
     { OPT_SWITCH, "force",          AT(force),          "0",        NULL,
       "start although the plan needs more memory than is free", 0, 0, N },
     GROUP("Layout (dp is what remains)"),

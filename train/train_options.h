@@ -40,7 +40,7 @@ struct train_opts {
     const char *offload;
     int offload_grads, offload_params, offload_activations;
     /* run */
-    const char *out, *resume, *config, *log, *trace, *device, *eval_logprobs;
+    const char *out, *resume, *config, *log, *trace, *device, *eval_logprobs, *simulate;
     int64_t steps, stop_after, save_every, keep, restarts, threads;
     int save_async, on_save_error, dry_run, eval_only, force;
 };

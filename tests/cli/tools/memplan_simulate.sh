@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# quick
+# memplan_simulate.sh - --simulate: the line of the step comes before the tables, and these are to the byte those without it, in
+# memplan and in ptrain --dry-run; pictures are written; the search is ranked by the clock; bad clusters are refused.
+. "$(dirname "$0")/../lib/lib.bash"
+
+shape=(--seq-len 256 --global-batch 16 --micro-batch 1)
+while read -r -a layout; do
+    run memplan --model 110m --gpus 8 "${shape[@]}" "${layout[@]}"
+    plain=$out
+    run memplan --model 110m --gpus 8 "${shape[@]}" "${layout[@]}" --simulate a100
+    claim "memplan ${layout[*]}: a step" grep -Eq '^step [0-9.e-]+ s, MFU [0-9.]+ %$' <<<"$(sed -n 2p <<<"$out")"
+    claim "the rest is the plan" [ "$(grep -Ev '^(step|on|time|failures|a day) ' <<<"$out")" = "$plain" ]
+    run ptrain --model 110m --ranks 8 --dry-run "${shape[@]}" "${layout[@]}"
+    plain=$out
+    run ptrain --model 110m --ranks 8 --dry-run "${shape[@]}" "${layout[@]}" --simulate a100
+    claim "ptrain ${layout[*]}: a step" grep -Eq '^step [0-9.e-]+ s, MFU [0-9.]+ %$' <<<"$(sed -n 1p <<<"$out")"
+    claim "the rest is the plan" [ "$(grep -Ev '^(step|on|time) ' <<<"$out")" = "$plain" ]
+done <<'LAYOUTS'
+--tp 1 --zero 0
+--tp 2 --sp --zero 3
+--tp 2 --pp 2 --zero 1 --schedule interleaved --virtual-stages 2 --recompute full
+--tp 1 --pp 4 --zero 2 --schedule zero-bubble
+LAYOUTS
+
+run memplan --model 110m --gpus 8 --tp 2 --pp 2 "${shape[@]}" --simulate h100 --train-tokens 300B --trace-out "$TMP/step.json" \
+    --scale-out "$TMP/scale.svg"
+claim "a job has days and energy" grep -Eq '^the job +3e\+11 tokens: [0-9.]+ days, ' <<<"$out"
+claim "the trace is JSON with a forward a stage" python3 -c '
+import json, sys
+t = json.load(open(sys.argv[1]))["traceEvents"]
+sys.exit({e["tid"] for e in t if e["name"] == "forward"} != {0, 1})' "$TMP/step.json"
+claim "step time against ranks is SVG" python3 -c '
+import sys, xml.dom.minidom as m
+sys.exit(len(m.parse(sys.argv[1]).getElementsByTagName("circle")) < 3)' "$TMP/scale.svg"
+run memplan --model 110m --gpus 8 --tp 1 --pp 4 "${shape[@]}" --simulate h100 --trace-out "$TMP/step.svg"
+claim "the timeline is SVG" python3 -c 'import sys, xml.dom.minidom as m; m.parse(sys.argv[1])' "$TMP/step.svg"
+
+run memplan --model 110m --gpus 2 "${shape[@]}" --simulate h100
+rows=$(sed -n '/^[0-9]/{/layouts fit/!p}' <<<"$out")
+claim "a search is ranked by the clock" [ -n "$rows" -a \
+    "$(awk '{ for (i = 1; i < NF; i++) if ($(i + 1) == "s") print $i }' <<<"$rows")" = \
+    "$(awk '{ for (i = 1; i < NF; i++) if ($(i + 1) == "s") print $i }' <<<"$rows" | sort -g)" ]
+
+printf '[device]\nbf16_flops = 1e12\nefficiency = 7\n' >"$TMP/bad.toml"
+run memplan --model 110m --gpus 8 --tp 1 --simulate "$TMP/bad.toml"
+claim "an impossible value is one line" [ "$rc/$(wc -l <<<"$err")" = 2/1 ] && claim "with key and value" has "$err" "line 3: efficiency is 7"
+run memplan --model 110m --gpus 8 --tp 1 --simulate h1000
+claim "a cluster that does not exist: the presets are listed" has "$err" "a100|h100|h800|b200"
+run memplan --model 110m --gpus 8 --tp 1 --trace-out x.json
+claim "a timeline needs a clock" has "$err" "add --simulate"
+run ptrain --model 110m --simulate h100 --data x --out y
+claim "a run is not predicted" has "$err" "goes with --dry-run"
+finish

@@ -1,0 +1,316 @@
+/* train_simulate_test.c - clusters as files, seconds of collectives, and the clock's arithmetic. The clock
+ * against the world: train_published_test.c. */
+#include <math.h>
+#include "tests/test.h"
+#include "train/simulate/sim_job.h"
+#include "train/simulate/sim_picture.h"
+#include "train/simulate/sim_plan.h"
+
+/* A cluster whose figures are easy: 1 Tflop/s, products at half of it, no latencies. */
+static const char easy[] =
+    "name = \"easy\"\n[device]\nfp32_flops = 1e12\nefficiency = 0.5\ntile_m = 1\ntile_n = 1\n"
+    "tile_k = 0\nhbm_bytes_per_s = 1e15\nhbm_bytes = \"80GB\"\n"
+    "[[network]]\nranks = 4\nalpha_s = 0\nbytes_per_s = 1e6\n"
+    "[[network]]\nranks = 0\nalpha_s = 0\nbytes_per_s = 1e5\n";
+#define DEVICE "[device]\nbf16_flops = 1e12\nefficiency = 0.5\nhbm_bytes_per_s = 1e9\nhbm_bytes = 1e9\n"
+#define WIRE "[[network]]\nranks = 0\nalpha_s = 0\nbytes_per_s = 1e9\n"
+
+static struct cluster cluster_of(const char *text)
+{
+    struct cluster c;
+    struct err e = { 0 };
+    if (cluster_parse(&c, text, "a test", &e) < 0)
+        test_fail(__FILE__, __LINE__, "%s", e.text);
+    return c;
+}
+
+static struct cluster easy_cluster(void) { return cluster_of(easy); }
+
+static const char *refused(const char *text)
+{
+    static struct err e;
+    struct cluster c;
+    e = (struct err){ 0 };
+    if (cluster_parse(&c, text, "x.toml", &e) >= 0)
+        strcpy(e.text, "(accepted)");
+    return e.text;
+}
+
+TEST(an_impossible_cluster_gets_one_line_with_its_key_and_value)
+{
+    static const struct {
+        const char *text, *part[2];
+    } bad[] = {
+        { DEVICE "units = 0\n" WIRE, { "line 6: units is 0", "from 1 to" } },
+        { DEVICE "units = many\n" WIRE, { "line 6: units is many", "use a number" } },
+        { DEVICE "units = 1e\n" WIRE, { "line 6: units is 1e", "use a number" } },
+        { DEVICE "units = nan\n" WIRE, { "units is nan", "use a number" } },
+        { DEVICE "units = -3\n" WIRE, { "units is -3", "from 1 to" } },
+        { DEVICE "kernel_s = 2\n" WIRE, { "kernel_s is 2", "from 0 to 1" } },
+        { DEVICE "kernel_s = \"fast\"\n" WIRE, { "kernel_s is \"fast\"", "80GB" } },
+        { DEVICE "colour = 3\n" WIRE, { "line 6: colour", "no such key" } },
+        { DEVICE "efficiency = 0.4\n" WIRE, { "efficiency", "there twice" } },
+        { "[device]\nefficiency = 2\n" WIRE, { "efficiency is 2", "from 0.001 to 1" } },
+        { "[device]\nbf16_flops = 1e12\nefficiency = 0.5\nhbm_bytes = 1e9\n" WIRE,
+          { "no hbm_bytes_per_s", "add it" } },
+        { "[device]\nefficiency = 0.5\nhbm_bytes_per_s = 1e9\nhbm_bytes = 1e9\n" WIRE,
+          { "neither", "bf16_flops" } },
+        { DEVICE, { "no [[network]]", "bytes_per_s" } },
+        { DEVICE "[[network]]\nranks = 8\nalpha_s = 0\n", { "no bytes_per_s", "add it" } },
+        { DEVICE "[[network]]\nranks = 8\nalpha_s = 0\nbytes_per_s = 0\n",
+          { "bytes_per_s is 0", "from 1000" } },
+        { DEVICE WIRE WIRE, { "level 1 has 0 ranks", "innermost" } },
+        { DEVICE WIRE "[[device]]\n", { "[[device]]", "write [ ]" } },
+        { DEVICE WIRE "[network]\n", { "[network]", "write [[ ]]" } },
+        { DEVICE WIRE "[cooling]\n", { "[cooling]", "no such section" } },
+        { DEVICE WIRE "ranks\n", { "line 10: ranks", "no =" } },
+        { DEVICE WIRE "[[product]]\nm = 1\nn = 1\nk = 1\nflops_per_s = 1e9\n", { "no dtype", "add it" } },
+        { DEVICE WIRE "[[product]]\ndtype = \"int4\"\n", { "int4", "fp32" } },
+        { DEVICE "idle_watts = 5\n" WIRE, { "idle_watts is 5", "watts 0" } },
+        { "speed = 3\n" DEVICE WIRE, { "line 1: speed", "before the first section" } },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *said = refused(bad[i].text);
+        CHECK_HAS(said, bad[i].part[0]);
+        CHECK_HAS(said, bad[i].part[1]);
+        CHECK(!strchr(said, '\n'));
+    }
+}
+
+TEST(presets_are_read_and_written_and_read_again_as_they_were)
+{
+    static const char *const names[] = { "a100", "h100", "h800", "b200" };
+    for (int i = 0; i < 4; i++) {
+        struct cluster a, b;
+        struct err e = { 0 };
+        char *text = NULL;
+        size_t n;
+        FILE *out = open_memstream(&text, &n);
+        CHECK_INT(cluster_open(&a, names[i], &e), 0);
+        a.product[a.n_products++] = (struct cluster_product){ SIM_BF16, 512, 768, 256, 1e9 };
+        cluster_write(&a, out);
+        fclose(out);
+        CHECK_INT(cluster_parse(&b, text, names[i], &e), 0);
+        CHECK(!memcmp(&a, &b, sizeof a));
+        free(text);
+    }
+}
+
+/* Whatever is changed in a file, it is refused with one line or gives values within their limits. */
+TEST(a_changed_byte_of_a_cluster_is_refused_or_harmless)
+{
+    const char *text = cluster_preset("h100");
+    size_t n = strlen(text);
+    char *copy = malloc(n + 1);
+    static const char with[] = "0-[]=\"\n#e9x";
+    for (size_t i = 0; i < n; i++)
+        for (size_t w = 0; w <= sizeof with - 1; w++) {
+            struct cluster c;
+            struct err e = { 0 };
+            memcpy(copy, text, n + 1);
+            copy[i] = with[w]; /* the last one ends the text here */
+            if (cluster_parse(&c, copy, "changed", &e) < 0)
+                CHECK(*e.text && !strchr(e.text, '\n'));
+            else
+                CHECK(c.efficiency > 0 && c.efficiency <= 1 && c.hbm_bytes_per_s > 0 && c.n_levels > 0 &&
+                      c.level[0].bytes_per_s > 0);
+        }
+    free(copy);
+}
+
+/* 8 ranks, 4 a machine, 1e6 bytes a second inside and 1e5 between. */
+TEST(collectives_take_what_their_bytes_take_on_the_slowest_level)
+{
+    struct cluster c = easy_cluster();
+    struct net_group all = { 8, 1 }, inside = { 4, 1 }, strided = { 2, 4 };
+    /* at once: each of 8 sends 1/8 to 4 ranks of the other machine */
+    CHECK_NEAR(net_reduce_scatter(&c, all, 8e5, NET_TREE), 4.0, 1e-9);
+    /* inside first: a quarter of the bytes is left, half of it crosses */
+    CHECK_NEAR(net_reduce_scatter(&c, all, 8e5, NET_NESTED), 1.0, 1e-9);
+    CHECK_NEAR(net_reduce_scatter(&c, all, 8e5, NET_RING), 1.0, 1e-9);
+    CHECK_NEAR(net_all_gather(&c, all, 8e5), 1.0, 1e-9);
+    CHECK_NEAR(net_all_reduce(&c, all, 8e5, NET_RING), 2.0, 1e-9);
+    CHECK_NEAR(net_reduce_scatter(&c, inside, 8e5, NET_TREE), 0.6, 1e-9);
+    CHECK_NEAR(net_all_gather(&c, strided, 8e5), 4.0, 1e-9);
+    CHECK_NEAR(net_send(&c, 1, 1e6), 1.0, 1e-9);
+    CHECK_NEAR(net_send(&c, 4, 1e6), 10.0, 1e-9);
+    CHECK_NEAR(net_all_to_all(&c, all, 8e5, 0, 0), 4.0, 1e-9);
+    /* two machines, two copies: a row reaches 1.5 of them, half of that is the other one */
+    CHECK_NEAR(net_all_to_all(&c, all, 8e5, 2, 2), 8e5 / 2 * 1.5 * 0.5 / 1e5, 1e-9);
+    CHECK_INT(net_inside(&c, all), 4);
+}
+
+static struct model_config model_of(int layers)
+{
+    struct model_config c;
+    struct err e = { 0 };
+    char text[400];
+    snprintf(
+        text, sizeof text,
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":%d,\"num_attention_heads\":4,"
+        "\"num_key_value_heads\":4,\"intermediate_size\":128,\"vocab_size\":8,\"max_position_embeddings\":"
+        "4096,\"tie_word_embeddings\":false}",
+        layers);
+    CHECK_INT(model_config_parse(&c, text, "a test", &e), 0);
+    return c;
+}
+
+static struct sim_run run_of(const struct model_config *c)
+{
+    return (struct sim_run){ .cfg = c,
+                             .tp = 1,
+                             .pp = 1,
+                             .vpp = 1,
+                             .cp = 1,
+                             .dp = 1,
+                             .ep = 1,
+                             .rows = 16,
+                             .micro = 1,
+                             .seq_len = 64,
+                             .schedule = PIPE_1F1B,
+                             .dtype = SIM_F32 };
+}
+
+static struct clock_result step_of(const struct sim_run *run, const struct cluster *c)
+{
+    struct clock_result r = { 0 };
+    struct err e = { 0 };
+    if (clock_step(&r, run, c, NULL, &e) < 0)
+        test_fail(__FILE__, __LINE__, "%s", e.text);
+    return r;
+}
+
+TEST(a_product_takes_its_flops_at_the_efficiency_and_a_measured_one_its_own_rate)
+{
+    struct cluster c = easy_cluster();
+    CHECK_NEAR(op_product_s(&c, SIM_F32, 1, 100, 200, 300), 2.0 * 100 * 200 * 300 / 0.5e12, 1e-15);
+    c.n_products = 3;
+    c.product[0] = (struct cluster_product){ SIM_F32, 64, 200, 300, 1e9 };
+    c.product[1] = (struct cluster_product){ SIM_F32, 256, 200, 300, 3e9 };
+    c.product[2] = (struct cluster_product){ SIM_F32, 64, 9000, 9000, 7e9 };
+    CHECK_NEAR(op_product_s(&c, SIM_F32, 1, 64, 200, 300), 2.0 * 64 * 200 * 300 / 1e9, 1e-12);
+    CHECK_NEAR(op_product_s(&c, SIM_F32, 1, 128, 190, 310), 2.0 * 128 * 190 * 310 / 2e9, 1e-12);
+    CHECK_NEAR(op_product_s(&c, SIM_F32, 1, 1000, 200, 300), 2.0 * 1000 * 200 * 300 / 3e9, 1e-12);
+}
+
+TEST(shares_add_up_to_the_step_at_every_layout)
+{
+    struct model_config m = model_of(8);
+    struct cluster c;
+    struct err e = { 0 };
+    static const int layout[][6] = { { 1, 1, 1, 1, 0, 0 }, { 2, 1, 1, 4, 3, 1 }, { 2, 4, 1, 2, 1, 1 },
+                                     { 1, 2, 2, 4, 2, 0 }, { 4, 2, 1, 1, 0, 0 }, { 1, 8, 1, 2, 0, 0 } };
+    CHECK_INT(cluster_open(&c, "h100", &e), 0);
+    for (size_t i = 0; i < sizeof layout / sizeof *layout; i++)
+        for (int again = 0; again <= RECOMPUTE_FULL; again++) {
+            struct sim_run run = run_of(&m);
+            run.tp = layout[i][0], run.pp = layout[i][1], run.cp = layout[i][2], run.dp = layout[i][3];
+            run.zero = layout[i][4], run.sp = layout[i][5], run.recompute = (enum recompute)again;
+            run.dtype = SIM_BF16;
+            struct clock_result r = step_of(&run, &c);
+            double sum = 0;
+            for (int s = 0; s < CLOCK_SHARES; s++) {
+                CHECK(r.share[s] >= -1e-9 * r.step_s);
+                sum += r.share[s];
+            }
+            CHECK_NEAR(sum, r.step_s, 1e-9 * r.step_s);
+            CHECK((r.share[CLOCK_AGAIN] > 0) == (again > 0));
+        }
+}
+
+/* Stages with two layers each and nothing else that takes time: the bubble is the schedule's. */
+TEST(the_bubble_is_that_of_the_schedule)
+{
+    struct model_config m = model_of(8);
+    struct cluster c = easy_cluster();
+    struct err e = { 0 };
+    c.level[0].bytes_per_s = c.level[1].bytes_per_s = 1e15;
+    struct sim_run run = run_of(&m);
+    run.pp = 4;
+    static const enum pipe_kind kinds[] = { PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZERO_BUBBLE };
+    double bubble[4];
+    for (int i = 0; i < 4; i++) {
+        run.schedule = kinds[i];
+        run.vpp = kinds[i] == PIPE_INTERLEAVED ? 2 : 1;
+        struct clock_result r = step_of(&run, &c);
+        struct pipe_report p;
+        struct pipe_shape shape = { kinds[i], 4, run.vpp, 16 };
+        CHECK_INT(layout_plan_pipeline(&p, &shape, NULL, &e), 0);
+        bubble[i] = r.share[CLOCK_BUBBLE] / r.step_s;
+        CHECK_NEAR(bubble[i], p.bubble, 0.04); /* both halves of a backward are not as long as a forward */
+    }
+    CHECK(bubble[3] < bubble[2] && bubble[2] < bubble[1]);
+}
+
+TEST(overlap_hides_sums_and_two_kinds_of_devices_get_layers_by_their_speed)
+{
+    struct model_config m = model_of(12);
+    struct cluster c;
+    struct err e = { 0 };
+    int64_t first, end;
+    CHECK_INT(cluster_open(&c, "a100", &e), 0);
+    struct sim_run run = run_of(&m);
+    run.dp = 16, run.zero = 1, run.dtype = SIM_BF16;
+    struct clock_result plain = step_of(&run, &c);
+    run.engine.dp_overlap = 1;
+    struct clock_result hidden = step_of(&run, &c);
+    CHECK(hidden.share[CLOCK_DP] < plain.share[CLOCK_DP]);
+    run.pp = 4, run.dp = 1, run.slow_stages = 2, run.slow_speed = 0.5;
+    clock_layers(&run, 0, &first, &end);
+    CHECK_INT(end - first, 4);
+    clock_layers(&run, 3, &first, &end);
+    CHECK_INT(first, 10);
+    CHECK_INT(end, 12);
+}
+
+TEST(failures_saves_and_restarts_cost_what_daly_s_formula_says)
+{
+    struct model_config m = model_of(2);
+    struct cluster c = easy_cluster();
+    struct sim_run run = run_of(&m);
+    struct clock_result step = { .step_s = 1, .share = { [CLOCK_BUBBLE] = 0.25 } };
+    struct sim_job job = { .params = 1e9, .state_bytes = 16e9 };
+    struct sim_job_result r;
+    run.dp = 16;
+    c.failures_a_day = 1000, c.restart_s = 60, c.disk_bytes_per_s = 1e8, c.store_bytes_per_s = 0;
+    c.watts = 100, c.idle_watts = 20, c.price_per_hour = 2;
+    sim_job(&r, &job, &step, &run, &c);
+    CHECK_NEAR(r.failures_a_day, 16, 1e-9);
+    CHECK_NEAR(r.save_s, 10, 1e-9);
+    CHECK_NEAR(r.save_every_s, sqrt(2 * 10 * 5400.0), 1e-6);
+    CHECK_NEAR(r.goodput, 1 - 10 / (r.save_every_s + 10) - (r.save_every_s / 2 + 60) / 5400, 1e-9);
+    CHECK_NEAR(r.day_kwh, 16 * 80 * 24 / 1e3, 1e-9);
+    CHECK_NEAR(r.day_price, 16 * 48, 1e-9);
+    job.sites = 2, c.site_bytes_per_s = 1e9;
+    sim_job(&r, &job, &step, &run, &c);
+    CHECK_NEAR(r.site_s, 2 * 0.5 * 4e9 / 2 / 1e9, 1e-9); /* 16 ranks are 4 machines, 2 a site */
+}
+
+TEST(a_timeline_has_every_forward_and_backward_once)
+{
+    struct model_config m = model_of(8);
+    struct cluster c = easy_cluster();
+    struct sim_run run = run_of(&m);
+    struct clock_timeline t = { .most = 10000 };
+    struct clock_result r;
+    struct err e = { 0 };
+    char *text = NULL;
+    size_t n;
+    int forward = 0, backward = 0;
+    run.pp = 4;
+    CHECK_INT(clock_step(&r, &run, &c, &t, &e), 0);
+    for (int64_t i = 0; i < t.n; i++) {
+        forward += t.span[i].what == 'F';
+        backward += t.span[i].what == 'B';
+        CHECK(t.span[i].end >= t.span[i].begin);
+    }
+    CHECK_INT(forward, 4 * 16);
+    CHECK_INT(backward, 4 * 16);
+    CHECK_INT(sim_picture_trace(&t, &text, &n, &e), 0);
+    CHECK_HAS(text, "\"name\":\"forward\"");
+    free(text);
+    CHECK_INT(sim_picture_svg(&t, 4, r.step_s, &text, &n, &e), 0);
+    CHECK_HAS(text, "stage 3");
+    free(text);
+    free(t.span);
+}

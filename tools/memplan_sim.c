@@ -1,0 +1,130 @@
+/* memplan_sim.c - see memplan_sim.h. */
+#include "tools/memplan_sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "train/simulate/sim_job.h"
+#include "train/simulate/sim_picture.h"
+
+enum { MOST_SPANS = 200000, MOST_POINTS = 16 };
+
+int memplan_sim_open(struct memplan_sim *s, struct err *e)
+{
+    if (s->name)
+        return cluster_open(&s->cluster, s->name, e);
+    if (s->tokens || s->trace || s->scale || s->sites > 1 || s->slow_stages)
+        return err_set(
+            e, ERR_USAGE,
+            "--train-tokens, --sites, --slow-stages, --trace-out and --scale-out need a clock: add "
+            "--simulate h100, or a cluster file");
+    return 0;
+}
+
+/* The run of a plan, with what only memplan's options say. */
+static void run_of(const struct memplan_sim *s, struct sim_run *run, const struct layout_spec *a,
+                   const struct layout_plan *p)
+{
+    sim_plan_run(run, a, p, &s->cluster);
+    run->slow_stages = (int)s->slow_stages;
+    run->slow_speed = s->slow_speed;
+}
+
+int memplan_sim_judge(const struct memplan_sim *s, const struct layout_spec *a, const struct layout_plan *p,
+                      double *step_s, double *mfu, const char **why)
+{
+    struct clock_result r;
+    struct sim_run run;
+    struct err e;
+    double lost;
+    run_of(s, &run, a, p);
+    if (clock_step(&r, &run, &s->cluster, NULL, &e) < 0)
+        return -1;
+    *step_s = r.step_s;
+    *mfu = r.mfu;
+    *why = sim_plan_loss(&r, &lost);
+    *why = *why ? *why : "nothing";
+    return 0;
+}
+
+static int is_svg(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 4 && !strcmp(path + n - 4, ".svg");
+}
+
+/* --trace-out. */
+static int write_trace(const struct memplan_sim *s, const struct clock_timeline *t, const struct sim_run *run,
+                       double step_s, struct err *e)
+{
+    char *text = NULL;
+    size_t n;
+    int rc = is_svg(s->trace) ? sim_picture_svg(t, run->pp, step_s, &text, &n, e)
+                              : sim_picture_trace(t, &text, &n, e);
+    if (rc >= 0)
+        rc = io_write_file(s->trace, text, n, e);
+    free(text);
+    return rc;
+}
+
+/* --scale-out: dp doubles as long as it divides the batch. */
+static int write_scale(const struct memplan_sim *s, const struct layout_spec *a, struct err *e)
+{
+    struct sim_point point[MOST_POINTS];
+    struct layout_spec more = *a;
+    int n_points = 0, rc = 0;
+    char *text = NULL;
+    size_t n;
+    for (more.layout.dp = a->layout.dp; n_points < MOST_POINTS; more.layout.dp *= 2) {
+        struct layout_plan p;
+        struct clock_result r;
+        struct sim_run run;
+        struct err ignored;
+        more.overlap = layout_slices(&more.layout) > 1;
+        if (layout_check(&more.layout, &more.cfg, &ignored) < 0 ||
+            layout_plan_make(&p, &more, NULL, &ignored) < 0)
+            break;
+        run_of(s, &run, &more, &p);
+        if (clock_step(&r, &run, &s->cluster, NULL, &ignored) < 0)
+            break;
+        point[n_points++] = (struct sim_point){ sim_ranks(&run), r.step_s, r.mfu };
+        printf("scale        %.0f ranks: step %.4g s, MFU %.1f %%\n", sim_ranks(&run), r.step_s, 100 * r.mfu);
+    }
+    if (!n_points)
+        return 0;
+    TRY(sim_picture_scale(point, n_points, &text, &n, e));
+    rc = io_write_file(s->scale, text, n, e);
+out:
+    free(text);
+    return rc;
+}
+
+int memplan_sim_show(const struct memplan_sim *s, const struct layout_spec *a, double params, struct err *e)
+{
+    struct layout_plan p;
+    struct sim_run run;
+    struct clock_result r;
+    struct clock_timeline t = { .most = MOST_SPANS };
+    struct sim_job_result job;
+    int rc;
+    TRY(layout_plan_make(&p, a, NULL, e));
+    run_of(s, &run, a, &p);
+    TRY(clock_step(&r, &run, &s->cluster, s->trace ? &t : NULL, e));
+    sim_plan_print(&r, &run, &s->cluster, stdout);
+
+    struct sim_job ask = { .params = params,
+                           .state_bytes = params * (a->dt == DT_F32 ? 12 : 14),
+                           .save_every_s = s->save_every_s,
+                           .save_async = a->save_async,
+                           .sites = (int)s->sites,
+                           .tokens = (double)s->tokens };
+    sim_job(&job, &ask, &r, &run, &s->cluster);
+    sim_job_print(&job, &ask, &r, &run, stdout);
+    if (s->trace)
+        TRY(write_trace(s, &t, &run, r.step_s, e));
+    if (s->scale)
+        TRY(write_scale(s, a, e));
+out:
+    free(t.span);
+    return rc;
+}

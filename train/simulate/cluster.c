@@ -1,0 +1,352 @@
+/* cluster.c - see cluster.h. One table names every key, its place and its limits; the reader is a loop over
+ * the lines of the file. */
+#include "train/simulate/cluster.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "base/opt.h"
+
+#define AT(member) offsetof(struct cluster, member)
+#define IN_LEVEL(member) offsetof(struct cluster_level, member)
+#define IN_PRODUCT(member) offsetof(struct cluster_product, member)
+#define NEEDED (-1.0)
+
+enum section { TOP, DEVICE, NETWORK, STORAGE, JOB, ENGINE, PRODUCT, N_SECTIONS };
+static const struct {
+    const char *name;
+    int repeated;
+} sections[N_SECTIONS] = { { "", 0 },    { "device", 0 }, { "network", 1 }, { "storage", 0 },
+                           { "job", 0 }, { "engine", 0 }, { "product", 1 } };
+
+/* clang-format off */
+/* section, key, member, least, most, value where the file has none (NEEDED: it must have one) */
+static const struct key {
+    enum section in;
+    const char *name;
+    size_t at;
+    double least, most, otherwise;
+} keys[] = {
+    { DEVICE,  "fp32_flops",         AT(peak[SIM_F32]),      0,     1e18, 0 },
+    { DEVICE,  "bf16_flops",         AT(peak[SIM_BF16]),     0,     1e18, 0 },
+    { DEVICE,  "fp8_flops",          AT(peak[SIM_FP8]),      0,     1e18, 0 },
+    { DEVICE,  "efficiency",         AT(efficiency),         1e-3,  1,    NEEDED },
+    { DEVICE,  "clock",              AT(clock),              0.01,  10,   1 },
+    { DEVICE,  "units",              AT(units),              1,     1e6,  1 },
+    { DEVICE,  "cores",              AT(cores),              0,     1e6,  0 },
+    { DEVICE,  "tile_m",             AT(tile_m),             1,     1e6,  128 },
+    { DEVICE,  "tile_n",             AT(tile_n),             1,     1e6,  128 },
+    { DEVICE,  "tile_k",             AT(tile_k),             0,     1e6,  128 },
+    { DEVICE,  "attention",          AT(attention),          1e-3,  1,    0.5 },
+    { DEVICE,  "attention_backward", AT(attention_backward), 1e-3,  1,    0.4 },
+    { DEVICE,  "hbm_bytes_per_s",    AT(hbm_bytes_per_s),    1e6,   1e15, NEEDED },
+    { DEVICE,  "hbm_bytes",          AT(hbm_bytes),          1e6,   1e15, NEEDED },
+    { DEVICE,  "kernel_s",           AT(kernel_s),           0,     1,    0 },
+    { DEVICE,  "watts",              AT(watts),              0,     1e6,  0 },
+    { DEVICE,  "idle_watts",         AT(idle_watts),         0,     1e6,  0 },
+    { DEVICE,  "price_per_hour",     AT(price_per_hour),     0,     1e6,  0 },
+    { STORAGE, "host_bytes_per_s",   AT(host_bytes_per_s),   1e3,   1e15, 25e9 },
+    { STORAGE, "disk_bytes_per_s",   AT(disk_bytes_per_s),   1e3,   1e15, 3e9 },
+    { STORAGE, "store_bytes_per_s",  AT(store_bytes_per_s),  0,     1e15, 0 },
+    { JOB,     "site_bytes_per_s",   AT(site_bytes_per_s),   0,     1e15, 0 },
+    { JOB,     "failures_a_day",     AT(failures_a_day),     0,     1e6,  0 },
+    { JOB,     "restart_s",          AT(restart_s),          0,     1e7,  0 },
+    { JOB,     "jitter",             AT(jitter),             0,     1,    0 },
+    { ENGINE,  "ring",               AT(engine.ring),        0,     1, 0 },
+    { ENGINE,  "nested",             AT(engine.nested),      0,     1, 0 },
+    { ENGINE,  "fp8",                AT(engine.fp8),         0,     1, 0 },
+    { ENGINE,  "sum_bytes",          AT(engine.sum_bytes),   0,     8, 0 },
+    { ENGINE,  "grad_bytes",         AT(engine.grad_bytes),  0,     8, 0 },
+    { ENGINE,  "row_bytes",          AT(engine.row_bytes),   0,     10, 0 },
+    { ENGINE,  "dp_overlap",         AT(engine.dp_overlap),  0,     1, 0 },
+    { ENGINE,  "gather_overlap",     AT(engine.gather_overlap), 0,     1, 0 },
+    { ENGINE,  "wait_sends",         AT(engine.wait_sends),  0,     1, 0 },
+    { ENGINE,  "unfused",            AT(engine.unfused),     0,     2, 0 },
+    { ENGINE,  "attention",          AT(engine.attention),   0,     10, 0 },
+    { ENGINE,  "recompute_products", AT(engine.recompute_products), 0,     1, 0 },
+    { ENGINE,  "cp_contiguous",      AT(engine.cp_contiguous), 0,     1, 0 },
+    { ENGINE,  "sync_s",             AT(engine.sync_s),      0,     10, 0 },
+    { ENGINE,  "tp_hidden",          AT(engine.tp_hidden),   0,     1, 0 },
+    { ENGINE,  "cp_hidden",          AT(engine.cp_hidden),   0,     1, 0 },
+    { ENGINE,  "ep_hidden",          AT(engine.ep_hidden),   0,     1, 0 },
+    { ENGINE,  "ep_nodes",           AT(engine.ep_nodes),    0,     1e6, 0 },
+    { ENGINE,  "ep_fp8",             AT(engine.ep_fp8),      0,     1, 0 },
+    { ENGINE,  "ends_count",         AT(engine.ends_count),  0,     1, 0 },
+    { NETWORK, "ranks",              IN_LEVEL(ranks),        0,     1e7,  NEEDED },
+    { NETWORK, "alpha_s",            IN_LEVEL(alpha_s),      0,     10,   NEEDED },
+    { NETWORK, "bytes_per_s",        IN_LEVEL(bytes_per_s),  1e3,   1e15, NEEDED },
+    { PRODUCT, "m",                  IN_PRODUCT(m),          1,     1e9,  NEEDED },
+    { PRODUCT, "n",                  IN_PRODUCT(n),          1,     1e9,  NEEDED },
+    { PRODUCT, "k",                  IN_PRODUCT(k),          1,     1e9,  NEEDED },
+    { PRODUCT, "flops_per_s",        IN_PRODUCT(flops_per_s), 1e3,  1e18, NEEDED },
+};
+/* clang-format on */
+enum { N_KEYS = sizeof keys / sizeof *keys };
+static const char *const dtypes[SIM_DTYPES] = { "fp32", "bf16", "fp8" };
+
+struct reader {
+    struct cluster *c;
+    const char *what;
+    int line;
+    enum section in;
+    char seen[N_KEYS]; /* in this section */
+    int dtype_seen;    /* of this product */
+    struct err *e;
+};
+
+static int refuse(const struct reader *r, const char *text, const char *word)
+{
+    return err_set(r->e, ERR_CONFIG, "%s: line %d: %s: %s", r->what, r->line, word, text);
+}
+
+/* The struct that the members of a section are in. */
+static char *base_of(const struct reader *r)
+{
+    if (r->in == NETWORK)
+        return (char *)&r->c->level[r->c->n_levels - 1];
+    return r->in == PRODUCT ? (char *)&r->c->product[r->c->n_products - 1] : (char *)r->c;
+}
+
+/* Whether the section that ends here has all that it needs; fills what it may leave out. */
+static int end_section(struct reader *r)
+{
+    for (int i = 0; i < N_KEYS; i++) {
+        if (keys[i].in != r->in || r->seen[i] || !sections[r->in].repeated)
+            continue;
+        return err_set(r->e, ERR_CONFIG, "%s: line %d: the [[%s]] that ends here has no %s: add it", r->what,
+                       r->line, sections[r->in].name, keys[i].name);
+    }
+    if (r->in == PRODUCT && !r->dtype_seen)
+        return err_set(r->e, ERR_CONFIG, "%s: line %d: the [[product]] that ends here has no dtype: add it",
+                       r->what, r->line);
+    return 0;
+}
+
+/* [name] or [[name]]. */
+static int begin_section(struct reader *r, char *word)
+{
+    int twice = word[1] == '[';
+    size_t n = strlen(word);
+    int rc = end_section(r);
+    if (rc < 0)
+        return rc;
+    for (int s = DEVICE; s < N_SECTIONS; s++) {
+        size_t len = strlen(sections[s].name);
+        if (n != len + 2 + 2 * (size_t)twice || strncmp(word + 1 + twice, sections[s].name, len) ||
+            strcmp(word + 1 + twice + len, twice ? "]]" : "]"))
+            continue;
+        if (twice != sections[s].repeated)
+            return refuse(r,
+                          sections[s].repeated ? "there may be several: write [[ ]]"
+                                               : "there is one: write [ ]",
+                          word);
+        r->in = (enum section)s;
+        r->dtype_seen = 0;
+        if (s == NETWORK && r->c->n_levels++ == CLUSTER_LEVELS)
+            return refuse(r, "more than 4 levels of network: join two", word);
+        if (s == PRODUCT && r->c->n_products++ == CLUSTER_PRODUCTS)
+            return refuse(r, "more than 512 measured products: leave some out", word);
+        for (int i = 0; i < N_KEYS && twice; i++)
+            if (keys[i].in == r->in)
+                r->seen[i] = 0;
+        return 0;
+    }
+    return refuse(
+        r, "no such section: there are [device], [[network]], [storage], [job], [engine] and [[product]]",
+        word);
+}
+
+/* A number, or a string with a suffix ("80GB"). */
+static int read_number(const struct reader *r, const struct key *k, char *text, double *out)
+{
+    char *end = text;
+    size_t n = strlen(text);
+    int64_t size;
+    if (n > 1 && text[0] == '"' && text[n - 1] == '"') {
+        text[n - 1] = 0;
+        if (opt_parse_size(text + 1, &size) < 0)
+            return err_set(r->e, ERR_CONFIG,
+                           "%s: line %d: %s is \"%s\": use a number, or a size such as \"80GB\"", r->what,
+                           r->line, k->name, text + 1);
+        *out = (double)size;
+    } else {
+        if (strspn(text, "+-0123456789.eE") == n && n)
+            *out = strtod(text, &end);
+        if (end == text || *end)
+            return err_set(r->e, ERR_CONFIG,
+                           "%s: line %d: %s is %.60s: use a number, or a size such as \"80GB\"", r->what,
+                           r->line, k->name, text);
+    }
+    if (!(*out >= k->least && *out <= k->most))
+        return err_set(r->e, ERR_CONFIG, "%s: line %d: %s is %g: it must be from %g to %g", r->what, r->line,
+                       k->name, *out, k->least, k->most);
+    return 0;
+}
+
+static int read_dtype(struct reader *r, const char *value)
+{
+    for (int d = 0; d < SIM_DTYPES; d++) {
+        size_t n = strlen(dtypes[d]);
+        if (value[0] == '"' && !strncmp(value + 1, dtypes[d], n) && !strcmp(value + 1 + n, "\"")) {
+            r->c->product[r->c->n_products - 1].dtype = (enum sim_dtype)d;
+            r->dtype_seen = 1;
+            return 0;
+        }
+    }
+    return refuse(r, "a dtype is \"fp32\", \"bf16\" or \"fp8\"", value);
+}
+
+static int read_name(struct reader *r, const char *value)
+{
+    size_t n = strlen(value);
+    if (n < 2 || value[0] != '"' || value[n - 1] != '"' || n - 2 >= sizeof r->c->name)
+        return refuse(r, "a name is a string of at most 63 bytes", value);
+    memcpy(r->c->name, value + 1, n - 2);
+    r->c->name[n - 2] = 0;
+    return 0;
+}
+
+static int read_value(struct reader *r, const char *name, char *value)
+{
+    double x = 0;
+    if (r->in == TOP && !strcmp(name, "name"))
+        return read_name(r, value);
+    if (r->in == PRODUCT && !strcmp(name, "dtype"))
+        return read_dtype(r, value);
+    for (int i = 0; i < N_KEYS; i++) {
+        if (keys[i].in != r->in || strcmp(keys[i].name, name))
+            continue;
+        if (r->seen[i])
+            return refuse(r, "it is there twice: leave one out", name);
+        r->seen[i] = 1;
+        int rc = read_number(r, &keys[i], value, &x);
+        memcpy(base_of(r) + keys[i].at, &x, sizeof x);
+        return rc;
+    }
+    return err_set(r->e, ERR_CONFIG, "%s: line %d: %s: no such key %s%s: docs/simulator.md lists them",
+                   r->what, r->line, name, r->in == TOP ? "before the first section" : "in ",
+                   sections[r->in].name);
+}
+
+/* Cuts off a comment and the blanks at both ends. */
+static char *trim(char *line)
+{
+    int quoted = 0;
+    size_t n = 0;
+    line += strspn(line, " \t\r");
+    for (; line[n] && (quoted || line[n] != '#'); n++)
+        quoted ^= line[n] == '"';
+    while (n && strchr(" \t\r", line[n - 1]))
+        n--;
+    line[n] = 0;
+    return line;
+}
+
+static int read_line(struct reader *r, char *text)
+{
+    char *line = trim(text), *equals;
+    if (!*line)
+        return 0;
+    if (*line == '[')
+        return begin_section(r, line);
+    if (!(equals = strchr(line, '=')))
+        return refuse(r, "no = in the line: every line is KEY = VALUE or [SECTION]", line);
+    *equals = 0;
+    return read_value(r, trim(line), trim(equals + 1));
+}
+
+/* Things that no single value shows. */
+static int check(const struct reader *r)
+{
+    const struct cluster *c = r->c;
+    for (int i = 0; i < N_KEYS; i++)
+        if (keys[i].otherwise < 0 && keys[i].in == DEVICE && !r->seen[i])
+            return err_set(r->e, ERR_CONFIG, "%s: [device] has no %s: add it", r->what, keys[i].name);
+    if (c->peak[SIM_F32] <= 0 && c->peak[SIM_BF16] <= 0)
+        return err_set(r->e, ERR_CONFIG, "%s: [device] has neither bf16_flops nor fp32_flops: add one",
+                       r->what);
+    if (!c->n_levels)
+        return err_set(r->e, ERR_CONFIG,
+                       "%s: no [[network]]: add a level with ranks, alpha_s and bytes_per_s", r->what);
+    for (int i = 0; i + 1 < c->n_levels; i++) {
+        double here = c->level[i].ranks, above = c->level[i + 1].ranks;
+        if (here < 1 || (above && above <= here))
+            return err_set(r->e, ERR_CONFIG,
+                           "%s: network level %d has %g ranks and the level above it %g: the innermost level "
+                           "comes first, and only the last has 0 (all)",
+                           r->what, i + 1, here, above);
+    }
+    if (c->idle_watts > c->watts)
+        return err_set(r->e, ERR_CONFIG, "%s: idle_watts is %g and watts %g: idle_watts may not be larger",
+                       r->what, c->idle_watts, c->watts);
+    return 0;
+}
+
+int cluster_parse(struct cluster *c, const char *text, const char *what, struct err *e)
+{
+    struct reader r = { .c = c, .what = what, .e = e };
+    char *copy = strdup(text);
+    int rc = copy ? 0 : err_set(e, ERR_MEMORY, "no memory for %s", what);
+    memset(c, 0, sizeof *c);
+    snprintf(c->name, sizeof c->name, "%.60s", what);
+    for (int i = 0; i < N_KEYS; i++)
+        if (!sections[keys[i].in].repeated && keys[i].otherwise >= 0)
+            memcpy((char *)c + keys[i].at, &keys[i].otherwise, sizeof(double));
+    for (char *line = copy, *next; rc >= 0 && line; line = next) {
+        if ((next = strchr(line, '\n')))
+            *next++ = 0;
+        r.line++;
+        rc = read_line(&r, line);
+    }
+    if (rc >= 0)
+        rc = end_section(&r);
+    if (rc >= 0)
+        rc = check(&r);
+    free(copy);
+    return rc < 0 ? rc : 0;
+}
+
+int cluster_open(struct cluster *c, const char *name, struct err *e)
+{
+    const char *preset = cluster_preset(name);
+    void *text = NULL;
+    size_t n;
+    int rc;
+    if (preset)
+        return cluster_parse(c, preset, name, e);
+    if (!io_exists(name))
+        return err_set(e, ERR_USAGE, "--simulate %s: neither a file nor one of the presets %s", name,
+                       CLUSTER_PRESETS);
+    TRY(io_read_file(name, 1 << 20, &text, &n, e));
+    if (memchr(text, 0, n))
+        rc = err_set(e, ERR_CONFIG, "%s: it holds a NUL byte: is it TOML", name);
+    else
+        rc = cluster_parse(c, text, name, e);
+out:
+    free(text);
+    return rc;
+}
+
+void cluster_write(const struct cluster *c, FILE *out)
+{
+    enum section last = TOP;
+    double x;
+    fprintf(out, "name = \"%s\"\n", c->name);
+    for (int i = 0; i < N_KEYS; i++) {
+        if (sections[keys[i].in].repeated)
+            continue;
+        if (keys[i].in != last)
+            fprintf(out, "\n[%s]\n", sections[keys[i].in].name);
+        last = keys[i].in;
+        memcpy(&x, (const char *)c + keys[i].at, sizeof x);
+        fprintf(out, "%s = %.6g\n", keys[i].name, x);
+    }
+    for (int i = 0; i < c->n_levels; i++)
+        fprintf(out, "\n[[network]]\nranks = %.9g\nalpha_s = %.6g\nbytes_per_s = %.6g\n", c->level[i].ranks,
+                c->level[i].alpha_s, c->level[i].bytes_per_s);
+    for (int i = 0; i < c->n_products; i++) {
+        const struct cluster_product *p = &c->product[i];
+        fprintf(out, "\n[[product]]\ndtype = \"%s\"\nm = %.9g\nn = %.9g\nk = %.9g\nflops_per_s = %.6g\n",
+                dtypes[p->dtype], p->m, p->n, p->k, p->flops_per_s);
+    }
+}

@@ -1,0 +1,87 @@
+/* network.c - see network.h. */
+#include "train/simulate/network.h"
+
+#include <math.h>
+
+/* Ranks of the group inside one unit of a level. */
+static double inside(const struct cluster *c, int level, struct net_group g)
+{
+    double ranks = c->level[level].ranks, n;
+    if (level == c->n_levels - 1 || !ranks || ranks >= g.size * g.stride)
+        return g.size;
+    n = floor(ranks / g.stride);
+    return n < 1 ? 1 : n > g.size ? g.size : n;
+}
+
+double net_inside(const struct cluster *c, struct net_group g) { return inside(c, 0, g); }
+
+/* Parts of a vector go through the levels one after the other, so the slowest level's time counts; a vector
+ * of `bytes` enters a unit of `below` members once, through the wires of all of them. */
+static double nested(const struct cluster *c, struct net_group g, double bytes, int ring)
+{
+    double below = 1, most = 0, alpha = 0;
+    for (int l = 0; l < c->n_levels && below < g.size; l++) {
+        double here = inside(c, l, g), units = here / below;
+        double s = bytes * (1 - 1 / units) / below / c->level[l].bytes_per_s;
+        /* what lies above is divided by all that are inside */
+        most = s > most ? s : most;
+        alpha += c->level[l].alpha_s * (ring ? (units < 64 ? units - 1 : 63) : ceil(log2(units)));
+        below = here;
+    }
+    return most + alpha;
+}
+
+static double flat(const struct cluster *c, struct net_group g, double bytes)
+{
+    double below = 1, most = 0, alpha = 0;
+    for (int l = 0; l < c->n_levels && below < g.size; l++) {
+        double here = inside(c, l, g);
+        double s = bytes * (here - below) / g.size / c->level[l].bytes_per_s;
+        most = s > most ? s : most;
+        alpha += c->level[l].alpha_s * ceil(log2(here / below));
+        below = here;
+    }
+    return most + alpha;
+}
+
+double net_reduce_scatter(const struct cluster *c, struct net_group g, double bytes, enum net_way way)
+{
+    if (g.size <= 1 || bytes <= 0)
+        return 0;
+    return way == NET_TREE ? flat(c, g, bytes) : nested(c, g, bytes, way == NET_RING);
+}
+
+double net_all_gather(const struct cluster *c, struct net_group g, double bytes)
+{
+    return g.size <= 1 || bytes <= 0 ? 0 : nested(c, g, bytes, 0);
+}
+
+double net_all_reduce(const struct cluster *c, struct net_group g, double bytes, enum net_way way)
+{
+    return net_reduce_scatter(c, g, bytes, way) + net_all_gather(c, g, bytes);
+}
+
+double net_all_to_all(const struct cluster *c, struct net_group g, double bytes, double nodes, double copies)
+{
+    if (g.size <= 1 || bytes <= 0)
+        return 0;
+    double r = inside(c, 0, g), units = g.size / r;
+    double s = flat(c, g, bytes);
+    if (nodes <= 0 || copies <= 0 || units <= 1)
+        return s;
+
+    /* a row goes once to each machine that has one of its experts, and on from there */
+    double reached = units * (1 - pow(1 - 1 / units, copies));
+    reached = reached > nodes ? nodes : reached;
+    double above = bytes / copies * reached * (1 - 1 / units) / c->level[1].bytes_per_s;
+    double below = bytes * (1 - 1 / r) / c->level[0].bytes_per_s;
+    return (above > below ? above : below) + c->level[0].alpha_s + c->level[1].alpha_s * ceil(log2(units));
+}
+
+double net_send(const struct cluster *c, double stride, double bytes)
+{
+    int l = 0;
+    while (l + 1 < c->n_levels && c->level[l].ranks && c->level[l].ranks <= stride)
+        l++;
+    return c->level[l].alpha_s + bytes / c->level[l].bytes_per_s;
+}

@@ -1,0 +1,445 @@
+/* sim_clock.c - see sim_clock.h. Ranks of one stage differ in nothing, so one of each runs: 16,384 ranks of
+ * 16 stages are 16 lists of events. What all stages share (rates, jitter, the end of a step) comes behind. */
+#include "train/simulate/sim_clock.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const clock_share_names[CLOCK_SHARES] = { "compute", "recompute", "tp",     "cp",
+                                                      "ep",      "pp",        "bubble", "dp",
+                                                      "update",  "offload",   "jitter" };
+
+/* A part of the model on one rank: what a micro-batch takes, and what ZeRO moves. */
+struct clock_chunk {
+    struct part_times t;
+    double forward, backward, backward_input, weight; /* seconds, what ZeRO 3 waits for included */
+    double waits;                                     /* of forward and backward, those of ZeRO 3 */
+    double sum_s, gather_s;                           /* of all its gradients, of all its weights */
+    double last_begin, last_end;                      /* of its last backward */
+};
+struct clock_stage {
+    struct clock_chunk *chunk; /* [chunks] */
+    struct pipe_list list;
+    int64_t at;
+    double now, idle, sends;
+    double link[2]; /* when the wire up and the wire down are free */
+    double end_sums;
+    double update_s, gather_s;
+};
+struct clock {
+    const struct sim_run *run;
+    const struct cluster *c;
+    struct clock_timeline *t;
+    struct clock_stage *stage; /* [pp] */
+    double *x, *dx;            /* [virtual stages][micros]: when a message has arrived; -1: not yet */
+    int64_t micros;
+    struct pipe_shape shape;
+    double events;
+};
+
+static double stage_speed(const struct sim_run *run, int64_t virtual)
+{
+    return run->slow_stages > 0 && virtual % run->pp >= run->pp - run->slow_stages ? run->slow_speed : 1;
+}
+
+/* Two kinds of devices: layers in proportion to the speed of stages, rounded where they are cut. */
+static int64_t cut_by_speed(const struct sim_run *run, int64_t stage, int64_t layers)
+{
+    double below = 0, all = 0;
+    for (int64_t v = 0; v < (int64_t)run->pp * sim_chunks(run); v++) {
+        below += v < stage ? stage_speed(run, v) : 0;
+        all += stage_speed(run, v);
+    }
+    return (int64_t)((double)layers * below / all + 0.5);
+}
+
+void clock_layers(const struct sim_run *run, int64_t stage, int64_t *first, int64_t *end)
+{
+    int64_t L = run->cfg->n_layers + run->mtp, V = (int64_t)run->pp * sim_chunks(run);
+    int64_t more = run->engine.ends_count ? 2 : 0, skip = more / 2;
+    *first = stage * (L + more) / V - skip;
+    *end = (stage + 1) * (L + more) / V - skip;
+    if (run->slow_stages > 0) {
+        *first = cut_by_speed(run, stage, L);
+        *end = cut_by_speed(run, stage + 1, L);
+    }
+    *first = *first < 0 ? 0 : *first;
+    *end = *end > L ? L : *end < 0 ? 0 : *end;
+}
+
+static void keep_span(struct clock *k, struct clock_span s)
+{
+    struct clock_timeline *t = k->t;
+    if (!t || t->n >= t->most)
+        return;
+    if (t->n == t->cap) {
+        int64_t cap = t->cap ? 2 * t->cap : 1024;
+        void *grown = realloc(t->span, sizeof *t->span * (size_t)cap);
+        if (!grown)
+            return;
+        t->span = grown;
+        t->cap = cap;
+    }
+    t->span[t->n++] = s;
+}
+
+/* ---- what a chunk takes ---- */
+
+/* Groups of ranks that divide a state: dense parameters over dp and cp, experts over those with the same
+ * ones. */
+struct holders {
+    struct net_group divide, copies;
+};
+static struct holders dense_holders(const struct sim_run *r)
+{
+    double all = (double)r->dp * r->cp, divide = r->shard > 0 && r->shard < all ? r->shard : all;
+    return (struct holders){ { divide, r->tp }, { all / divide, r->tp * divide } };
+}
+
+static struct holders expert_holders(const struct sim_run *r)
+{
+    double all = (double)r->dp * r->cp * r->tp / (r->ep > 1 ? r->ep : r->tp);
+    double stride = r->ep > 1 ? r->ep : r->tp;
+    return (struct holders){ { all < 1 ? 1 : all, stride }, { 1, stride } };
+}
+
+static double sum_seconds(const struct sim_run *r, const struct cluster *c, struct holders h, double n)
+{
+    double el = r->engine.grad_bytes > 0 ? r->engine.grad_bytes : 4;
+    double s = r->zero == 0 ? net_all_reduce(c, h.divide, n * el, sim_way(r))
+                            : net_reduce_scatter(c, h.divide, n * el, sim_way(r));
+    return s + net_all_reduce(c, h.copies, n * el / h.divide.size, sim_way(r));
+}
+
+static double el_weights(const struct sim_run *r)
+{
+    return r->dtype == SIM_F32 ? 4 : r->zero == 3 && r->dtype == SIM_FP8 ? 1 : 2;
+}
+
+static double gather_seconds(const struct sim_run *r, const struct cluster *c, struct holders h, double n)
+{
+    return net_all_gather(c, h.divide, n * el_weights(r));
+}
+
+/* ZeRO 3 fetches a unit while the one before it computes: what is longer than a unit's products is waited
+ * for. */
+static double not_hidden(double moved, double computed) { return moved > computed ? moved - computed : 0; }
+
+static void time_chunk(struct clock_chunk *k, const struct sim_run *r, const struct cluster *c,
+                       int64_t virtual)
+{
+    struct part_times one;
+    int64_t first, end, V = (int64_t)r->pp * sim_chunks(r);
+    double speed = op_speed(r, c);
+    clock_layers(r, virtual, &first, &end);
+    for (int64_t l = first, like = -1; l < end; l++) {
+        int same = like >= 0 && l < r->cfg->n_layers &&
+                   model_has_experts(r->cfg, l) == model_has_experts(r->cfg, like) &&
+                   model_layer_window(r->cfg, l) == model_layer_window(r->cfg, like);
+        if (!same)
+            op_layer(&one, r, c, l);
+        like = l < r->cfg->n_layers ? l : -1;
+        op_part_add(&k->t, &one, 1);
+    }
+    if (virtual == 0) {
+        op_embedding(&one, r, c);
+        op_part_add(&k->t, &one, 1);
+    }
+    if (virtual == V - 1) {
+        op_head(&one, r, c);
+        op_part_add(&k->t, &one, 1 + r->mtp);
+    }
+
+    op_slow(&k->t, stage_speed(r, virtual));
+    struct holders dense = dense_holders(r), experts = expert_holders(r);
+    k->sum_s = (sum_seconds(r, c, dense, k->t.dense) + sum_seconds(r, c, experts, k->t.experts)) / speed;
+    k->gather_s = (gather_seconds(r, c, dense, k->t.dense) + gather_seconds(r, c, experts, k->t.experts)) /
+                  speed;
+    k->forward = op_sum(&k->t.forward);
+    k->backward_input = op_sum(&k->t.backward_input);
+    k->weight = op_sum(&k->t.backward_weight);
+    k->backward = k->backward_input + k->weight;
+    if (r->zero == 3 && k->t.units > 0) {
+        /* backward gathers too, and sums every micro-batch where weights do not stay */
+        double unit = k->gather_s / k->t.units, both = k->gather_s + k->sum_s;
+        double forward = not_hidden(k->gather_s, k->forward), backward = not_hidden(both, k->backward);
+        if (!r->engine.dp_overlap)
+            forward = k->gather_s, backward = both;
+        k->waits = forward + backward + unit;
+        k->forward += forward + unit;
+        k->backward += backward;
+        k->backward_input += backward;
+    }
+}
+
+/* ---- the schedule ---- */
+static double *arrival(const struct clock *k, double *of, int64_t virtual, int64_t micro)
+{
+    return &of[virtual * k->micros + micro];
+}
+
+/* Sends a message up or down; the wire takes one at a time. */
+static void send(struct clock *k, int stage, int down, double *arrived)
+{
+    struct clock_stage *s = &k->stage[stage];
+    const struct sim_run *r = k->run;
+    double el = r->dtype == SIM_F32 ? 4 : 2,
+           rows = (double)(r->micro * r->seq_len) / r->cp / (r->sp ? r->tp : 1);
+    double stride = (double)r->tp * r->cp * r->dp;
+    double took = net_send(k->c, stride, rows * (double)r->cfg->hidden * el) / op_speed(r, k->c);
+    double begin = s->link[down] > s->now ? s->link[down] : s->now;
+    s->link[down] = *arrived = begin + took;
+    if (r->engine.wait_sends) {
+        s->sends += *arrived - s->now;
+        s->now = *arrived;
+    }
+}
+
+static double seconds_of(const struct clock_chunk *c, enum pipe_op op, char *what)
+{
+    *what = op == PIPE_FORWARD ? 'F' : op == PIPE_BACKWARD ? 'B' : op == PIPE_BACKWARD_INPUT ? 'I' : 'W';
+    return op == PIPE_FORWARD          ? c->forward
+           : op == PIPE_BACKWARD       ? c->backward
+           : op == PIPE_BACKWARD_INPUT ? c->backward_input
+                                       : c->weight;
+}
+
+/* Runs one action. Returns 0: its message is not there yet. */
+static int act(struct clock *k, int stage, const struct pipe_act *a)
+{
+    struct clock_stage *s = &k->stage[stage];
+    int64_t virtual = (int64_t)a->chunk * k->run->pp + stage;
+    double *from;
+    char what;
+    switch (a->op) {
+    case PIPE_RECV_X:
+    case PIPE_RECV_DX:
+        from = arrival(k, a->op == PIPE_RECV_X ? k->x : k->dx, virtual, a->micro);
+        if (*from < 0)
+            return 0;
+        if (*from > s->now) {
+            s->idle += *from - s->now;
+            s->now = *from;
+        }
+        break;
+    case PIPE_SEND_X: send(k, stage, 0, arrival(k, k->x, virtual + 1, a->micro)); break;
+    case PIPE_SEND_DX: send(k, stage, 1, arrival(k, k->dx, virtual - 1, a->micro)); break;
+    default: {
+        struct clock_chunk *c = &s->chunk[a->chunk];
+        double begin = s->now, took = seconds_of(c, a->op, &what);
+        s->now += took;
+        if (a->micro == k->micros - 1 && a->op != PIPE_FORWARD && a->op != PIPE_BACKWARD_INPUT)
+            c->last_begin = begin, c->last_end = s->now;
+        keep_span(k, (struct clock_span){ stage, a->chunk, what, a->micro, begin, s->now });
+        k->events++;
+    }
+    }
+    return 1;
+}
+
+/* Every stage runs until it waits for a message; round and round until all are at their end. */
+static int run_schedule(struct clock *k, struct err *e)
+{
+    int left = k->run->pp;
+    while (left) {
+        int moved = 0;
+        left = 0;
+        for (int i = 0; i < k->run->pp; i++) {
+            struct clock_stage *s = &k->stage[i];
+            while (s->at < s->list.n && act(k, i, &s->list.act[s->at])) {
+                s->at++;
+                moved = 1;
+            }
+            left += s->at < s->list.n;
+        }
+        if (left && !moved)
+            return err_set(e, ERR_INTERNAL, "a simulated schedule waits for ever");
+    }
+    return 0;
+}
+
+/* Sums over dp: units become ready one after the other in a chunk's last backward, and queue. */
+static void end_of_stage(struct clock *k, int stage)
+{
+    const struct sim_run *r = k->run;
+    struct clock_stage *s = &k->stage[stage];
+    double queue = 0, params = 0, gathers = 0, slices;
+    for (int i = sim_chunks(r) - 1; i >= 0; i--) {
+        struct clock_chunk *c = &s->chunk[i];
+        double units = c->t.units > 0 ? c->t.units : 1, took = r->zero == 3 ? 0 : c->sum_s / units;
+        double begin = r->engine.dp_overlap ? c->last_begin : s->now;
+        double each = r->engine.dp_overlap ? (c->last_end - c->last_begin) / units : 0;
+        for (double u = 1; u <= units && took > 0; u++) {
+            double ready = begin + u * each;
+            queue = (queue > ready ? queue : ready) + took;
+        }
+        if (took > 0)
+            keep_span(k, (struct clock_span){ stage, i, 'S', 0, queue - took * units, queue });
+        gathers += r->zero == 1 || r->zero == 2 ? c->gather_s : 0;
+        slices = r->zero ? dense_holders(r).divide.size : 1;
+        params += c->t.dense / slices;
+        slices = r->zero ? expert_holders(r).divide.size : 1;
+        params += c->t.experts / slices;
+    }
+    s->end_sums = queue > s->now ? queue : s->now;
+    /* gradients, masters and two moments are read, masters, moments and weights written: 4 bytes each */
+    s->update_s = (r->frozen ? 0.01 : 1) * params * (16 + 14) / k->c->hbm_bytes_per_s / op_speed(r, k->c);
+    /* beside the first forward pass there is as much time as it takes on the way up */
+    s->gather_s = r->engine.gather_overlap ? not_hidden(gathers, s->chunk[0].forward) : gathers;
+}
+
+/* ---- the result ---- */
+
+/* Deviations of the slowest of n machines above their mean (the expected largest of n normal values). */
+static double slowest_of(double n) { return n > 1 ? sqrt(2 * log(n)) : 0; }
+
+/* The end of a stage's step in the timeline. */
+static void keep_end(struct clock *k, int stage)
+{
+    const struct clock_stage *s = &k->stage[stage];
+    double at = s->end_sums;
+    if (s->update_s > 0)
+        keep_span(k, (struct clock_span){ stage, 0, 'U', 0, at, at + s->update_s });
+    at += s->update_s;
+    if (s->gather_s > 0)
+        keep_span(k, (struct clock_span){ stage, 0, 'G', 0, at, at + s->gather_s });
+}
+
+static void share_out(struct clock_result *r, const struct clock *k, double end)
+{
+    const struct sim_run *run = k->run;
+    static const enum clock_share of[OP_KINDS] = { CLOCK_COMPUTE, CLOCK_COMPUTE, CLOCK_COMPUTE,
+                                                   CLOCK_TP,      CLOCK_CP,      CLOCK_EP };
+    for (int i = 0; i < run->pp; i++) {
+        const struct clock_stage *s = &k->stage[i];
+        double used = 0;
+        for (int j = 0; j < sim_chunks(run); j++) {
+            const struct part_times *t = &s->chunk[j].t;
+            struct op_times sum = t->forward;
+            op_add(&sum, &t->backward_input, 1);
+            op_add(&sum, &t->backward_weight, 1);
+            for (int o = 0; o < OP_KINDS; o++)
+                r->share[of[o]] += sum.s[o] * (double)k->micros / run->pp;
+            r->share[CLOCK_COMPUTE] -= t->again * (double)k->micros / run->pp;
+            r->share[CLOCK_AGAIN] += t->again * (double)k->micros / run->pp;
+            r->share[CLOCK_DP] += s->chunk[j].waits * (double)k->micros / run->pp;
+            used += (op_sum(&sum) + s->chunk[j].waits) * (double)k->micros;
+        }
+        r->share[CLOCK_PP] += s->sends / run->pp;
+        r->share[CLOCK_DP] += (s->end_sums - s->now + s->gather_s) / run->pp;
+        r->share[CLOCK_UPDATE] += s->update_s / run->pp;
+        used += s->sends + s->end_sums - s->now + s->gather_s + s->update_s;
+        r->share[CLOCK_BUBBLE] += (end - used) / run->pp;
+    }
+}
+
+/* What a disk or the host's bus takes longer than what it may hide behind: the last backward and the next
+ * forward; of weights that are fetched, each micro-batch. */
+static double offload_seconds(const struct clock *k)
+{
+    const struct sim_run *r = k->run;
+    double one = 0;
+    for (int i = 0; i < sim_chunks(r); i++)
+        one += k->stage[0].chunk[i].forward + k->stage[0].chunk[i].backward;
+    return not_hidden(r->disk_bytes / k->c->disk_bytes_per_s, one) +
+           (double)k->micros * not_hidden(r->disk_fetched / k->c->disk_bytes_per_s, one) +
+           r->host_bytes / k->c->host_bytes_per_s;
+}
+
+static void finish(struct clock_result *r, const struct clock *k)
+{
+    const struct sim_run *run = k->run;
+    double end = 0, flops = 0, ranks = sim_ranks(run);
+    for (int i = 0; i < run->pp; i++) {
+        const struct clock_stage *s = &k->stage[i];
+        double at = s->end_sums + s->update_s + s->gather_s;
+        end = at > end ? at : end;
+        for (int j = 0; j < sim_chunks(run); j++)
+            flops += s->chunk[j].t.flops;
+    }
+    share_out(r, k, end);
+
+    double per_machine = k->c->level[0].ranks > 0 ? k->c->level[0].ranks : ranks;
+    r->share[CLOCK_OFFLOAD] = offload_seconds(k);
+    r->step_s = end + r->share[CLOCK_OFFLOAD];
+    r->share[CLOCK_JITTER] = r->step_s * k->c->jitter * slowest_of(ranks / per_machine);
+    if (run->slow > 0 && run->slow < 1) /* all wait for it at every sum */
+        r->share[CLOCK_JITTER] += r->share[CLOCK_COMPUTE] * (1 / run->slow - 1);
+    r->step_s += r->share[CLOCK_JITTER];
+
+    double peak = run->dtype == SIM_F32 && k->c->peak[SIM_F32] > 0 ? k->c->peak[SIM_F32]
+                                                                   : k->c->peak[SIM_BF16];
+    r->flops = (run->frozen ? 2 : 3) * flops * (double)(k->micros * run->dp);
+    r->flops_per_s = r->flops / r->step_s / ranks;
+    r->mfu = peak > 0 ? r->flops_per_s / peak : 0;
+    r->tokens_per_s = (double)(run->rows * run->seq_len) / r->step_s / ranks;
+    r->events = k->events;
+}
+
+static int check(const struct sim_run *r, struct err *e)
+{
+    if (r->tp < 1 || r->pp < 1 || r->cp < 1 || r->dp < 1 || r->micro < 1 || r->seq_len < 1)
+        return err_set(e, ERR_USAGE,
+                       "a simulated layout needs degrees, a micro-batch and a sequence of 1 or more");
+    if (r->rows < 1 || r->rows % ((int64_t)r->dp * r->micro))
+        return err_set(e, ERR_USAGE,
+                       "a batch of %lld sequences does not divide by dp %d times a micro-batch of %lld",
+                       (long long)r->rows, r->dp, (long long)r->micro);
+    if ((int64_t)r->pp * sim_chunks(r) > r->cfg->n_layers + r->mtp + (r->engine.ends_count ? 2 : 0))
+        return err_set(e, ERR_USAGE, "%d stages for %lld layers: use at most one stage a layer",
+                       r->pp * sim_chunks(r), (long long)r->cfg->n_layers);
+    return 0;
+}
+
+static int open_stages(struct clock *k, struct err *e)
+{
+    const struct sim_run *r = k->run;
+    int chunks = sim_chunks(r), rc = pipe_check(&k->shape, e);
+    size_t n = (size_t)r->pp * (size_t)chunks * (size_t)k->micros;
+    if (rc < 0)
+        return rc;
+    k->stage = calloc((size_t)r->pp, sizeof *k->stage);
+    k->x = malloc(sizeof *k->x * n);
+    k->dx = malloc(sizeof *k->dx * n);
+    if (!k->stage || !k->x || !k->dx)
+        return err_set(e, ERR_MEMORY, "no memory for the events of %lld micro-batches", (long long)k->micros);
+    for (size_t i = 0; i < n; i++)
+        k->x[i] = k->dx[i] = -1;
+    for (int i = 0; i < r->pp && rc >= 0; i++) {
+        struct clock_stage *s = &k->stage[i];
+        if (!(s->chunk = calloc((size_t)chunks, sizeof *s->chunk)))
+            return err_set(e, ERR_MEMORY, "no memory for %d chunks", chunks);
+        for (int j = 0; j < chunks; j++)
+            time_chunk(&s->chunk[j], r, k->c, (int64_t)j * r->pp + i);
+        rc = pipe_make(&s->list, &k->shape, i, e);
+    }
+    return rc;
+}
+
+int clock_step(struct clock_result *r, const struct sim_run *run, const struct cluster *c,
+               struct clock_timeline *t, struct err *e)
+{
+    struct clock k = { .run = run, .c = c, .t = t };
+    int rc;
+    memset(r, 0, sizeof *r);
+    TRY(check(run, e));
+    k.micros = sim_micros(run);
+    k.shape = (struct pipe_shape){ run->schedule, run->pp, sim_chunks(run), k.micros };
+    TRY(open_stages(&k, e));
+    TRY(run_schedule(&k, e));
+    for (int i = 0; i < run->pp; i++) {
+        end_of_stage(&k, i);
+        keep_end(&k, i);
+    }
+    finish(r, &k);
+out:
+    for (int i = 0; k.stage && i < run->pp; i++) {
+        pipe_free(&k.stage[i].list);
+        free(k.stage[i].chunk);
+    }
+    free(k.stage);
+    free(k.x);
+    free(k.dx);
+    return rc < 0 ? rc : 0;
+}
