@@ -13,6 +13,7 @@
 #include "format/hf/fused_experts.h"
 #include "format/hf/small_files.h"
 #include "format/native/panels_table.h"
+#include "store/memory.h"
 #include "store/store.h"
 
 static int is_url(const char *path)
@@ -41,14 +42,14 @@ static const struct fmt_driver drivers[] = {
 
 static int open_driver(struct ckpt *c, struct err *e)
 {
-    struct stat st;
-    if (stat(c->path, &st) < 0)
+    struct stat st = { .st_mode = S_IFDIR };
+    if (!c->memory && stat(c->path, &st) < 0)
         return err_sys(e, "cannot open %s", c->path);
     int folder = S_ISDIR(st.st_mode);
     c->dir = folder ? strdup(c->path) : folder_of(c->path);
     if (!c->dir)
         return err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
-    c->hold = tmp_folder_hold(c->dir);
+    c->hold = c->memory ? -1 : tmp_folder_hold(c->dir);
     const struct fmt_driver *d = drivers;
     while (!d->probe(c, folder))
         d++;
@@ -86,8 +87,11 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
     c->hold = -1;
     c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
     c->config_path = how->config_path;
-    int rc = store_is_url(path) ? open_remote(c, path, how, e) : 0;
-    if (rc >= 0 && !(c->path = strdup(c->remote ? url_cache_path(c->remote) : path)))
+    int rc = store_is_url(path) ? open_remote(c, path, how, e)
+             : memory_is(path)  ? memory_open(&c->memory, path, e)
+                                : 0;
+    const char *found = c->remote ? url_cache_path(c->remote) : c->memory ? memory_path(c->memory) : path;
+    if (rc >= 0 && !(c->path = strdup(found)))
         rc = err_set(e, ERR_MEMORY, "%s: no memory to open a checkpoint", path);
     if (rc >= 0)
         rc = open_driver(c, e);
@@ -127,6 +131,7 @@ void ckpt_close(struct ckpt *c)
         io_close(c->file[i].fd);
         free(c->file[i].name);
         free(c->file[i].path);
+        free(c->file[i].real);
         free(c->file[i].block);
         free((void *)c->file[i].seen);
         free((void *)c->file[i].proven);
@@ -159,6 +164,7 @@ void ckpt_close(struct ckpt *c)
     free(c->writer);
     free(c->config);
     url_cache_close(c->remote);
+    memory_close(c->memory);
     fmt_view_free(c->view);
     gguf_model_free(c->gguf);
     panels_free(c->panels);
@@ -244,7 +250,7 @@ int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, str
     const struct fmt_extra *x = &c->extra[i];
     if (x->make)
         return x->make((struct ckpt *)c, x->name, data, bytes, e);
-    char *path = io_join(c->dir, x->name);
+    char *path = fmt_place(c, x->name);
     int rc = path ? io_read_file(path, FMT_EXTRA_MAX, data, bytes, e)
                   : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     if (rc >= 0 && x->has_sum) {

@@ -43,11 +43,11 @@ struct ckpt_open_opts {
     const volatile sig_atomic_t *stop;
 };
 
-/* Opens the checkpoint at path: a folder, a single file, or a URL (http, https, s3, hf). how
- * NULL: no options. Picks the driver (native, Hugging Face, and those in FOREIGN.md), reads the tables only,
- * and checks sizes, exact cover and the manifest's checksum. ERR_FILE: it cannot be read. ERR_FORMAT: it is
- * not a checkpoint, or not a valid one. ERR_INTEGRITY: a checksum is wrong. Of a URL only what is read is
- * transferred, into a cache that the processes of a machine share. */
+/* Opens the checkpoint at path: a folder, a single file, a URL (http, https, s3, hf), or one in memory
+ * (mem:PID/SET, store/memory.h). how NULL: no options. Picks the driver (native, Hugging Face, and those in
+ * FOREIGN.md), reads the tables only, and checks sizes, exact cover and the manifest's checksum. ERR_FILE: it
+ * cannot be read. ERR_FORMAT: it is not a checkpoint, or not a valid one. ERR_INTEGRITY: a checksum is wrong.
+ * Of a URL only what is read is transferred, into a cache that the processes of a machine share. */
 int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *how, struct err *e);
 /* Frees everything. NULL is allowed. */
 void ckpt_close(struct ckpt *c);

@@ -48,7 +48,8 @@ struct fmt_record {
 };
 
 struct fmt_file {
-    char *name, *path;
+    char *name, *path;   /* path: for messages */
+    char *real;          /* the path that opens it, where that is another one; or NULL */
     int64_t bytes;       /* of a compressed file: those of the plain one */
     int64_t data;        /* first byte behind the header */
     struct io_mark mark; /* taken before the header is read */
@@ -134,8 +135,9 @@ struct ckpt {
     int cache_next;
     _Atomic int64_t bytes_read;
 
-    struct url_cache *remote; /* where the files come from; NULL: this machine */
-    int read_once;            /* what was read is dropped (ckpt_open_opts.unpublished) */
+    struct url_cache *remote;  /* where the files come from; NULL: this machine */
+    struct memory_set *memory; /* they are in memory; or NULL */
+    int read_once;             /* what was read is dropped (ckpt_open_opts.unpublished) */
     int is_done;      /* after ckpt_end_reading of a URL: what is not present does not come any more */
     int64_t received; /* bytes received until then */
 

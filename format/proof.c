@@ -45,7 +45,7 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
             TRY(fmt_check_head(c, f, e));
     for (int f = 0; f < c->n_files; f++)
         if (!c->file[f].block && number++ % n_parts == part)
-            TRY(io_check_same(c->file[f].path, &c->file[f].mark, e));
+            TRY(io_check_same(fmt_real(&c->file[f]), &c->file[f].mark, e));
     for (int f = 0; f < c->n_files; f++)
         for (int64_t i = 0; i < c->file[f].n_records; i++)
             if (number++ % n_parts == part)

@@ -13,6 +13,7 @@
 #include "base/io.h"
 #include "format/native/panels_table.h"
 #include "format/native/zst.h"
+#include "store/memory.h"
 #include "store/url_cache.h"
 
 /* files open at once in one checkpoint: it may have those of a thousand ranks */
@@ -36,14 +37,21 @@ struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, s
         f->bytes = bytes;
         f->name = strdup(name);
         f->path = io_join(c->dir, name);
+        f->real = c->memory ? fmt_place(c, name) : NULL;
         c->n_files++;
-        if (f->path)
-            io_mark_path(f->path, &f->mark);
-        if (f->name && f->path)
+        if (f->path && (f->real || !c->memory))
+            io_mark_path(fmt_real(f), &f->mark);
+        if (f->name && f->path && (f->real || !c->memory))
             return f;
     }
     err_set(e, ERR_MEMORY, "%s: no memory for the table of files", c->path);
     return NULL;
+}
+
+char *fmt_place(const struct ckpt *c, const char *name)
+{
+    const char *path = c->memory ? memory_file(c->memory, name) : NULL;
+    return path ? strdup(path) : io_join(c->dir, name);
 }
 
 /* ---- open files ---- */
@@ -83,7 +91,7 @@ int fmt_acquire(struct ckpt *c, int file, int *fd, struct err *e)
     if (f->fd < 0) {
         if (c->n_open >= OPEN_MAX)
             close_oldest(c);
-        rc = io_open_read(f->path, e);
+        rc = io_open_read(fmt_real(f), e);
         if (rc >= 0) {
             f->fd = rc;
             c->n_open++;

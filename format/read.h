@@ -9,6 +9,10 @@
 
 /* Appends a file to the table. The pointer is valid until the next call. NULL: *e is set. */
 struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, struct err *e);
+/* The path that opens file `name` of a checkpoint, malloc'd; of one in memory it is another one than the path
+ * in messages. fmt_real: that of a file of the table, borrowed. NULL: no memory. */
+char *fmt_place(const struct ckpt *c, const char *name);
+static inline const char *fmt_real(const struct fmt_file *f) { return f->real ? f->real : f->path; }
 /* *fd: the open file, borrowed until fmt_release. At most 128 files are open at once. */
 int fmt_acquire(struct ckpt *c, int file, int *fd, struct err *e);
 void fmt_release(struct ckpt *c, int file);

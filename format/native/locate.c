@@ -61,7 +61,7 @@ int ckpt_locate(const struct ckpt *c, int i, const struct box *b, int64_t first,
         if (rows == 0)
             continue;
         const int64_t size = stored_bytes(c->tensor[i].dtype, 1);
-        *out = (struct ckpt_place){ .path = c->file[p->file].path,
+        *out = (struct ckpt_place){ .path = fmt_real(&c->file[p->file]),
                                     .file_bytes = c->file[p->file].bytes,
                                     .offset = p->offset + (element - p->lo) * size,
                                     .row_bytes = p->box.extent[last] * size,

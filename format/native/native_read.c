@@ -414,7 +414,7 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
         return -e->code;
     TRY(need_sum(o, path, "checksum", &f->sum, e));
     /* before anything is allocated by the length: the file exists and has it */
-    TRY(check_length(f->path, path, stored, e));
+    TRY(check_length(fmt_real(f), path, stored, e));
     TRY(read_blocks(f, o, path, e));
     if (json_object_get(o, "frames"))
         TRY(zst_table(f, json_object_get(o, "frames"), stored, path, e));
@@ -497,7 +497,7 @@ static int small_file(struct ckpt *c, struct fmt_extra *x, const json_t *o, cons
     TRY(need_sum(o, path, "xxh128", &x->sum, e));
     x->has_sum = 1;
     x->name = strdup(name);
-    full = io_join(c->dir, name);
+    full = fmt_place(c, name);
     if (!x->name || !full) {
         rc = err_set(e, ERR_MEMORY, "%s: no memory for the name of %s", path, name);
         goto out;
@@ -569,7 +569,7 @@ out:
 
 int native_probe(const struct ckpt *c, int is_folder)
 {
-    char *path = is_folder ? io_join(c->dir, FMT_MANIFEST) : NULL;
+    char *path = is_folder ? fmt_place(c, FMT_MANIFEST) : NULL;
     int yes = path && io_exists(path);
     free(path);
     return yes;
@@ -578,7 +578,7 @@ int native_probe(const struct ckpt *c, int is_folder)
 int native_open(struct ckpt *c, int is_folder, struct err *e)
 {
     (void)is_folder;
-    char *path = io_join(c->dir, FMT_MANIFEST);
+    char *path = io_join(c->dir, FMT_MANIFEST), *real = fmt_place(c, FMT_MANIFEST);
     static const char *const key[MANIFEST_LISTS] = {
         [LIST_FILES] = MANIFEST_FILES, [LIST_TENSORS] = MANIFEST_TENSORS
     };
@@ -587,9 +587,11 @@ int native_open(struct ckpt *c, int is_folder, struct err *e)
     json_t *root = NULL;
     size_t n = 0;
     int rc = 0;
-    if (!path)
-        return err_set(e, ERR_MEMORY, "%s: no memory for a path", c->dir);
-    TRY(io_read_file(path, FMT_MANIFEST_MAX, &text, &n, e));
+    if (!path || !real) {
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for a path", c->dir);
+        goto out;
+    }
+    TRY(io_read_file(real, FMT_MANIFEST_MAX, &text, &n, e));
     TRY(manifest_check(text, n, path, e));
     root = jx_parse_apart((struct jx_slice){ text, n }, key, list, MANIFEST_LISTS, path, e);
     TRY(root ? 0 : -e->code);
@@ -605,5 +607,6 @@ out:
     json_decref(root);
     free(text);
     free(path);
+    free(real);
     return rc < 0 ? rc : 0;
 }

@@ -171,7 +171,7 @@ int ckpt_runs_of(const struct ckpt *c, int tensor, const struct ckpt_run *const 
     return (int)(c->panels->first_of[tensor + 1] - c->panels->first_of[tensor]);
 }
 
-const char *ckpt_file_path(const struct ckpt *c, int file) { return fmt_bottom(c)->file[file].path; }
+const char *ckpt_file_path(const struct ckpt *c, int file) { return fmt_real(&fmt_bottom(c)->file[file]); }
 int64_t ckpt_file_bytes(const struct ckpt *c, int file) { return fmt_bottom(c)->file[file].bytes; }
 int64_t ckpt_n_blocks(const struct ckpt *c) { return ckpt_proven_count(c); }
 

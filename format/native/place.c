@@ -19,6 +19,7 @@
 #include "format/native/manifest.h"
 #include "format/quant_view.h"
 #include "format/hf/small_files.h"
+#include "store/memory.h"
 
 #define PATH_BYTES 4096
 #define PLACES 100
@@ -213,6 +214,14 @@ int ckpt_begin(const char *dst, char *tmp, int *lock, struct log *log, struct er
 {
     size_t n = bare(dst);
     int fd = -1;
+    if (memory_is(dst)) { /* it is there when its manifest is: no other name is needed before */
+        snprintf(tmp, PATH_BYTES, "%s", dst);
+        if (lock)
+            *lock = -1;
+        int made = memory_begin(dst, e);
+        *tmp = made < 0 ? 0 : *tmp;
+        return made;
+    }
     if (io_exists(dst))
         return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
     if (n == 0 || n + 32 > PATH_BYTES)
@@ -236,7 +245,9 @@ int ckpt_begin(const char *dst, char *tmp, int *lock, struct log *log, struct er
 void ckpt_abandon(const char *tmp, int lock)
 {
     struct err e;
-    if (lock < 0 || tmp_folder_is_at(lock, tmp))
+    if (memory_is(tmp))
+        memory_drop(tmp, &e);
+    else if (lock < 0 || tmp_folder_is_at(lock, tmp))
         tmp_folder_remove(tmp, &e); /* not reported: the caller reports an earlier error */
     io_close(lock);
 }
@@ -267,6 +278,8 @@ static void drop_outdated(const char *dst)
 int ckpt_reveal(const char *tmp, const char *dst, struct err *e)
 {
     struct err ignored;
+    if (memory_is(dst))
+        return 0;
     int rc = io_sync_dir(tmp, e), back = 0;
     rc = rc < 0 ? rc : io_rename(tmp, dst, e);
     if (rc >= 0 && (rc = sync_parent(dst, e)) < 0) {
@@ -337,6 +350,8 @@ int ckpt_remove(const char *path, struct err *e)
 {
     char trash[PATH_BYTES], *marker = NULL;
     int rc, n;
+    if (memory_is(path))
+        return memory_drop(path, e);
     TRY(check_removable(path, e));
     int k = 1;
     do

@@ -13,6 +13,7 @@
 #include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
+#include "format/native/out_file.h"
 #include "format/native/panels_table.h"
 
 /* A checkpoint being put together: the tables of struct ckpt, and what only the manifest needs. */
@@ -204,9 +205,7 @@ static int check_file(const char *tmp, const struct file *f, struct err *e)
     char *path = io_join(tmp, f->name);
     if (!path)
         return err_set(e, ERR_MEMORY, "no memory for the path of %s", f->name);
-    int fd = io_open_read(path, e);
-    int64_t have = fd < 0 ? fd : io_size(fd, path, e);
-    io_close(fd);
+    int64_t have = out_size(tmp, f->name, path, e);
     int rc = have < 0 ? (int)have : 0;
     if (have >= 0 && have != f->bytes)
         rc = err_set(e, ERR_FILE, "%s has %lld bytes, %lld were written: does another program write there",
@@ -305,15 +304,11 @@ out:
 /* Writes one small file and returns its entry in the manifest. NULL: *e is set. */
 static json_t *put_small(const char *tmp, const char *name, const void *data, size_t n, struct err *e)
 {
-    char *path = io_join(tmp, name);
-    if (!path || n > FMT_EXTRA_MAX) {
-        err_set(e, path ? ERR_FORMAT : ERR_MEMORY, "%s has %zu bytes, more than fit beside the weights", name,
-                n);
-        free(path);
+    if (n > FMT_EXTRA_MAX) {
+        err_set(e, ERR_FORMAT, "%s has %zu bytes, more than fit beside the weights", name, n);
         return NULL;
     }
-    int rc = io_write_file(path, data, n, e);
-    free(path);
+    int rc = out_put(tmp, name, data, n, e);
     return rc < 0 ? NULL
                   : json_pack("{s:s, s:I, s:o}", "name", name, "length", (json_int_t)n, "xxh128",
                               manifest_sum128(fmt_sum128(data, n)));
@@ -384,7 +379,7 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
         [LIST_FILES] = { MANIFEST_FILES, put_files, s }, [LIST_TENSORS] = { MANIFEST_TENSORS, put_tensors, s }
     };
     json_t *extra = json_array(), *config = json_null(), *state = NULL, *root = NULL;
-    char *text = NULL, *path = io_join(tmp, FMT_MANIFEST);
+    char *text = NULL;
     size_t n = 0;
     int rc = 0;
     err_set(e, ERR_MEMORY, "no memory for the manifest");
@@ -393,7 +388,7 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
         goto out;
     }
     TRY(put_extras(tmp, m, extra, e));
-    if (!path || !(state = manifest_state(&m->state, e))) {
+    if (!(state = manifest_state(&m->state, e))) {
         rc = -e->code;
         goto out;
     }
@@ -411,14 +406,13 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
         rc = -e->code;
         goto out;
     }
-    TRY(io_write_file(path, text, n, e));
+    TRY(out_put(tmp, FMT_MANIFEST, text, n, e));
 out:
     json_decref(extra);
     json_decref(config);
     json_decref(state);
     json_decref(root);
     free(text);
-    free(path);
     return rc < 0 ? rc : 0;
 }
 
@@ -434,7 +428,7 @@ int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_by
     TRY(check_files(&s, tmp, e));
     d = ckpt_digest_all(s.c.n_tensors, s.c.tensor, &meta->state);
     TRY(write_manifest(&s, tmp, meta, &d, e));
-    TRY(io_sync_dir(tmp, e));
+    TRY(out_sync(tmp, e));
     if (got)
         *got = d;
 out:

@@ -18,8 +18,10 @@
 #include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
+#include "format/native/out_file.h"
 #include "format/native/zst.h"
 #include "format/hf/safetensors.h"
+#include "store/memory.h"
 
 #define XXH_STATIC_LINKING_ONLY /* for hash states inside of our own structures */
 #include <xxhash.h>
@@ -145,7 +147,7 @@ static int start_file(struct ckpt_shard *s, struct out_file *f, struct out_piece
     }
     for (int i = 0; i < f->n; i++)
         order[i]->offset = f->data + entry[i].begin;
-    TRY(f->fd = io_create(f->path, e));
+    TRY(f->fd = out_create(s->dir, f->name, f->path, e));
     TRY(io_pwrite(f->fd, f->path, head, head_bytes, 0, e));
 out:
     for (int i = 0; entry && i < f->n; i++)
@@ -374,20 +376,18 @@ int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, s
 
 static int read_back(struct out_file *f, struct err *e)
 {
-    int rc = 0, fd = -1;
+    int rc = 0;
     char *data = malloc((size_t)FMT_BLOCK);
     if (!data)
         return err_set(e, ERR_MEMORY, "no memory for a block of %s", f->name);
-    TRY(fd = io_open_read(f->path, e));
     for (int64_t b = 0; b * FMT_BLOCK < f->bytes; b++) {
         int64_t n = f->bytes - b * FMT_BLOCK < FMT_BLOCK ? f->bytes - b * FMT_BLOCK : FMT_BLOCK;
         if (f->have[b])
             continue;
-        TRY(io_pread(fd, f->path, data, (size_t)n, b * FMT_BLOCK, e));
+        TRY(io_pread(f->fd, f->path, data, (size_t)n, b * FMT_BLOCK, e));
         f->block[b] = fmt_sum64(data, (size_t)n);
     }
 out:
-    io_close(fd);
     free(data);
     return rc < 0 ? rc : 0;
 }
@@ -446,15 +446,19 @@ static int finish_file(struct out_file *f, const struct ckpt_shard *s, struct ou
                        struct err *e)
 {
     int fd = f->fd, rc;
+    if (s->codec && memory_is(s->dir))
+        return err_set(e, ERR_USAGE, "%s: files in memory are not compressed: leave --compress out", s->dir);
     if (s->codec) { /* the plain bytes need not reach the disk */
         io_close(fd);
         f->fd = -1;
         return compress_file(f, s, order, e);
     }
-    /* closed by io_sync_close, also when it fails: an fsync that failed must not be tried again */
+    rc = read_back(f, e);
+    if (rc < 0)
+        return rc;
+    /* closed by out_finish, also when it fails: an fsync that failed must not be tried again */
     f->fd = -1;
-    rc = io_sync_close(fd, f->path, e);
-    return rc < 0 ? rc : read_back(f, e);
+    return out_finish(fd, s->dir, f->name, f->path, e);
 }
 
 static json_t *piece_json(const struct out_piece *o)
@@ -562,7 +566,7 @@ void ckpt_shard_abort(struct ckpt_shard *s)
     if (!s)
         return;
     for (int f = 0; f < FILES; f++)
-        if (s->file[f].path)
+        if (s->file[f].path && !memory_is(s->dir))
             io_unlink(s->file[f].path, &ignored);
     shard_free(s);
 }
