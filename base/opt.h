@@ -43,6 +43,7 @@ struct opt {
 };
 #define OPT_NOT_STORED 1u   /* not part of opt_json: paths, logs, threads … */
 #define OPT_ONE_WORD 4u     /* OPT_LIST: one word each time that it is given */
+#define OPT_URL_OR_NONE 8u  /* OPT_TEXT: the word behind it is its value where it is a URL; else it is "" */
 #define OPT_NEUTRAL_ONLY 2u /* a feature that is not built yet: any value but the default is an error */
 
 /* What users of other programs may ask for and this one does not do, for a reason. value NULL: an option that

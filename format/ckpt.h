@@ -38,6 +38,9 @@ struct ckpt_open_opts {
     const char *unpublished;
     /* Of a URL also the small files that a published folder has and no reader needs (a license, code). */
     int with_cards;
+    /* Of a URL: what is transferred goes to memory and not to the user's cache on disk, and is dropped by the
+     * last process of the machine that reads it. For a URL whose checkpoint changes every few seconds. */
+    int in_memory;
     /* Requests to a server end with ERR_STOPPED soon after *stop is not 0. Must outlive ckpt_end_reading.
      * NULL: none. */
     const volatile sig_atomic_t *stop;

@@ -2,7 +2,6 @@
  * together. */
 #include "serve/server.h"
 
-#include <string.h>
 #include "comm/comm.h"
 #include "kernels/tree.h"
 
@@ -32,6 +31,13 @@ static const struct opt table[] = {
     { OPT_TEXT,   "admin-key-file",       AT(admin_key_file),     NULL,        "FILE",
       "keys of the operators, who may POST /admin/reload and load adapters (without it no client may); a "
       "reload holds both weights in memory" },
+    { OPT_TEXT,   "follow",               AT(follow),             NULL,        "[URL]",
+      "take every newer version of the checkpoint that a trainer (--publish), or pshare, has at URL "
+      "(default: CKPT): read beside serving, checked, and swapped in between two steps", 0, 0,
+      OPT_URL_OR_NONE },
+    { OPT_CHOICE, "follow-mode",          AT(follow_mode),        "keep",      "keep|wait|abort",
+      "what runs at the swap: is computed again with the new weights and goes on; ends with the old ones "
+      "first, while new requests wait; or ends now, with finish_reason abort" },
     { OPT_TEXT,   "tls-cert",             AT(tls_cert),           NULL,        "FILE",
       "certificate chain (PEM): serve HTTPS instead of HTTP" },
     { OPT_TEXT,   "tls-key",              AT(tls_key),            NULL,        "FILE",
@@ -250,6 +256,15 @@ int server_check_options(struct server *s, const unsigned char *given, struct er
     }
     if (s->o.once && s->o.lora.n > 1)
         return err_set(e, ERR_USAGE, "--once completes one prompt: --lora is there %d times", s->o.lora.n);
+    if (s->o.follow && !store_is_url(server_followed(s)))
+        return err_set(e, ERR_USAGE,
+                       "--follow %.200s: a folder does not say when it changes: give the URL of a trainer's "
+                       "--publish, or of pshare",
+                       server_followed(s));
+    if (s->o.follow && s->o.once)
+        return err_set(e, ERR_USAGE, "--once completes one prompt and ends: leave --follow out");
+    if (opt_given(&pserve_program, given, "follow-mode") && !s->o.follow)
+        return err_set(e, ERR_USAGE, "--follow-mode goes with --follow");
     if (!s->o.tls_cert != !s->o.tls_key)
         return err_set(e, ERR_USAGE, "--tls-cert and --tls-key go together: give both or none");
     if (s->o.speculate && (rc = draft_spec_parse(&s->drafts, s->o.speculate, e)) < 0)

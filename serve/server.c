@@ -189,7 +189,7 @@ static int wait_background(struct server *s, struct err *e)
 static int open_files(struct background *a, void *arg, struct err *e)
 {
     struct server *s = arg;
-    int rc = model_info_open(&s->loaded, s->path, &a->stop, e);
+    int rc = model_info_open(&s->loaded, s->path, server_is_live(s), &a->stop, e);
     return rc < 0 ? rc : server_open_adapters(s, &a->stop, e);
 }
 
@@ -386,6 +386,16 @@ out:
     return rc;
 }
 
+/* Answers name these weights. A digest that is made behind serving is not known yet. */
+static void set_served(struct server *s)
+{
+    char digest[33] = "";
+    if (!s->loaded.late.digest)
+        ckpt_digest_hex(s->loaded.identity, digest);
+    const struct ckpt *c = s->loaded.source ? s->loaded.source : s->loaded.ckpt;
+    served_set(&s->service.served, ckpt_state(c)->step, digest);
+}
+
 /* What goes on beside serving where weights are mapped. The first rank of a machine checks the files. */
 static int begin_behind(struct server *s, struct err *e)
 {
@@ -500,6 +510,7 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     /* without a fingerprint where the bits are not the contract's */
     if (!s->loaded.m.fast && s->loaded.m.grain == s->loaded.cfg.grain && !s->loaded.late.digest)
         model_info_fingerprint(&s->loaded, server_dtype(s), server_kv_kind(s), s->service.fingerprint);
+    set_served(s);
     TRY(open_engine(s, e));
     TRY(comm_agree(s->mesh.all, begin_behind(s, e), e));
     TRY(comm_agree(s->mesh.all, server_begin_cache(s, e), e));
@@ -510,6 +521,9 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     atomic_store(&s->service.state, SERVICE_READY);
     if (s->http)
         print_ready(s);
+    if (s->http && s->o.follow)
+        TRY(follow_open(&s->follow, server_followed(s), (enum reload_mode)s->o.follow_mode, &s->service,
+                        &s->router, e));
     rc = 0;
 out:
     return rc;
@@ -535,7 +549,9 @@ void server_close(struct server *s, int rc)
         atomic_store(&s->service.state, SERVICE_FAILED);
     server_close_cache(s, rc);
     server_end_adapters(s);
+    follow_stop(s->follow);
     link_front_close(s->front);
+    follow_close(s->follow);
     link_back_close(s->back);
     http_server_close(s->http, GRACE_S);
     engine_close(&s->engine);

@@ -3,6 +3,7 @@
 #ifndef SHARDLINE_SERVE_SERVER_H
 #define SHARDLINE_SERVE_SERVER_H
 
+#include <string.h>
 #include "base/log.h"
 #include "base/opt.h"
 #include "base/trace.h"
@@ -10,10 +11,12 @@
 #include "serve/adapters/adapter_set.h"
 #include "serve/cache/pack_writer.h"
 #include "serve/engine/engine.h"
+#include "serve/follow.h"
 #include "serve/http/http_server.h"
 #include "serve/replicas/link.h"
 #include "serve/weights/model_info.h"
 #include "serve/service.h"
+#include "store/store.h"
 
 /* The command line (serve_options.c). */
 struct serve_opts {
@@ -23,15 +26,15 @@ struct serve_opts {
         max_batch, prefill_chunk, threads, max_tokens, seed, cache_size;
     const char *host, *api_key_file, *cors_origin, *allow_host, *access_log, *admin_key_file, *tls_cert,
         *tls_key, *model_name, *kv_disk, *cache, *speculate, *chat_template, *tool_parser, *device,
-        *transport, *once, *trace;
+        *transport, *once, *trace, *follow;
     struct opt_list lora;
     double temperature, request_timeout_s, receive_timeout_s;
-    int dtype, quantized, act, kv_dtype, numerics, prefix_cache, lenient, verbose, verify;
+    int dtype, quantized, act, kv_dtype, numerics, prefix_cache, lenient, verbose, verify, follow_mode;
 };
 enum { SERVE_VERIFY_FIRST, SERVE_VERIFY_BEHIND };
 enum { SERVE_DTYPE_STORED, SERVE_DTYPE_FP32, SERVE_DTYPE_BF16 };
 enum { SERVE_KV_AUTO, SERVE_KV_BF16, SERVE_KV_FP8, SERVE_KV_INT8 };
-enum { SERVE_OPTIONS_MAX = 64 }; /* rows of the table, at most */
+enum { SERVE_OPTIONS_MAX = 80 }; /* rows of the table, at most */
 extern const struct opt_program pserve_program;
 
 /* The adapters of --lora until they are read (server_adapters.c). */
@@ -81,6 +84,7 @@ struct server {
     struct link_back *back;          /* the first rank of every other replica */
     struct engine engine;
     struct http_server *http; /* rank 0, not with --once */
+    struct follow *follow;    /* rank 0, with --follow */
 };
 
 /* 0: loaded and ready (the ready line is printed); 1: --help or the like was answered; or an error, after
@@ -136,6 +140,15 @@ static inline enum dtype server_dtype(const struct server *s)
     return s->o.dtype == SERVE_DTYPE_STORED ? s->loaded.stored
            : s->o.dtype == SERVE_DTYPE_BF16 ? DT_BF16
                                             : DT_F32;
+}
+/* What --follow follows: its URL, or the checkpoint; and is that the checkpoint? */
+static inline const char *server_followed(const struct server *s)
+{
+    return s->o.follow && *s->o.follow ? s->o.follow : s->path;
+}
+static inline int server_is_live(const struct server *s)
+{
+    return s->o.follow && !strcmp(server_followed(s), s->path) && store_is_url(s->path);
 }
 /* What pages of keys and values store. */
 static inline enum kv_kind server_kv_kind(const struct server *s)

@@ -4,6 +4,7 @@
 #define SHARDLINE_SERVE_SERVICE_H
 
 #include <jansson.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include "text/text.h"
@@ -30,9 +31,23 @@ struct embedding_habits {
     char refused[256]; /* what the checkpoint asks for and is not done here; or "" */
 };
 
+/* Which weights are served: the version's number, a step where a trainer made them, and their weights_digest,
+ * "" where that is not known (yet). The engine's thread writes both; it may read version without the lock. */
+struct served_weights {
+    pthread_mutex_t lock;
+    int64_t version;
+    char digest[33];
+};
+/* Sets both. The engine's thread, or the main one before it runs. */
+void served_set(struct served_weights *w, int64_t version, const char *digest);
+/* Any thread. digest may be NULL. */
+int64_t served_get(const struct served_weights *w, char digest[33]);
+
 #define SERVICE_EOS_MAX 64
 struct service {
-    _Atomic int state; /* enum service_state */
+    _Atomic int state;            /* enum service_state */
+    struct served_weights served; /* a zeroed one is open: version 0 */
+    _Atomic int paused;           /* operators stopped all steps */
     struct load_progress load;
     struct load_progress
         verify;        /* blocks of the mapped checkpoint's files with good checksums; total 0: none */

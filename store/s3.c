@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 #include "base/io.h"
-#include "store/s3_xml.h"
+#include "store/s3/s3_xml.h"
 #include "store/sha256.h"
 #include "store/store_priv.h"
 

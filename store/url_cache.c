@@ -4,6 +4,7 @@
 #endif
 #include "store/url_cache.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "base/env.h"
 #include "base/io.h"
 #include "base/jx.h"
+#include "store/url_cache_list.h"
 #include "store/url_cache_priv.h"
 
 #define STATE ".opened"
@@ -70,6 +72,18 @@ int url_cache_root(char path[4096], struct err *e)
                     : err_set(e, ERR_USAGE, "the name of the cache folder is too long: set SHARDLINE_CACHE");
 }
 
+/* The folder of those in memory. Anybody may make one of this name there: it must be this user's own. */
+static int memory_root(char path[4096], struct err *e)
+{
+    struct stat st;
+    snprintf(path, 4096, "/dev/shm/shardline-%u", (unsigned)geteuid());
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return err_sys(e, "cannot make the folder %s for files in memory", path);
+    if (lstat(path, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 022)
+        return err_set(e, ERR_FILE, "%s is not a folder that this user alone may write to: remove it", path);
+    return 0;
+}
+
 /* Which URL the folder is of, for `reshard cache`; without a query, which may hold a signature. */
 static int note_url(const struct url_cache *c, const char *url, struct err *e)
 {
@@ -91,7 +105,7 @@ static int choose_folder(struct url_cache *c, const char *url, const struct url_
     /* With the NUL at its end the same URL has another folder, where all files are whole. */
     XXH128_hash_t h = XXH3_128bits(url, strlen(url) + (how->whole ? 1 : 0));
     unsigned long long hi = h.high64, lo = h.low64;
-    int rc = how->dir ? 0 : url_cache_root(root, e);
+    int rc = how->dir ? 0 : how->in_memory ? memory_root(root, e) : url_cache_root(root, e);
     if (rc < 0)
         return rc;
     if (how->dir)
@@ -394,6 +408,7 @@ int url_cache_open(struct url_cache **out, const char *url, const struct url_cac
     TRY(store_open(&c->store, how->is_file ? folder : url, e));
     store_stop_on(c->store, how->stop);
     c->prepare = how->prepare;
+    c->in_memory = how->in_memory && !how->dir;
     c->unpublished = how->unpublished;
     TRY(lock_folder(c, url, how, e));
     TRY(find_files(c, how->is_file ? name : NULL, how, e));
@@ -418,6 +433,14 @@ out:
     return 0;
 }
 
+/* Removes a folder in memory that no process uses any more. */
+static void remove_folder(char *dir)
+{
+    struct err ignored; /* what stays is removed, or used again, by the next user */
+    const struct cache_entry entry = { .path = dir };
+    url_cache_remove(&entry, &ignored);
+}
+
 void url_cache_close(struct url_cache *c)
 {
     if (!c)
@@ -429,6 +452,8 @@ void url_cache_close(struct url_cache *c)
     free(c->small);
     store_close(c->store);
     io_close(c->users_fd);
+    if (c->in_memory && c->dir)
+        remove_folder(c->dir);
     free(c->file);
     free(c->dir);
     free(c->path);

@@ -34,6 +34,9 @@ struct url_cache_opts {
     /* The last part of the URL is the name of a file: the folder is what comes before it (url_split), and
      * url_cache_path is that file. */
     int is_file;
+    /* dir NULL: the folder is in memory (/dev/shm, readable by this user only), shared by this user's
+     * processes, and the last of them removes it: for a URL whose files change every few seconds. */
+    int in_memory;
     /* All files come whole and are checked before url_cache_open returns. Such a folder of the cache is not
      * that of the same URL without `whole`. */
     int whole;

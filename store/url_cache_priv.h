@@ -32,6 +32,7 @@ struct url_cache {
     char remark[400];
     int users_fd;
     int alone;               /* no other process had the folder open when this one opened it */
+    int in_memory;           /* the last user removes the folder */
     int one_stream;          /* the server has no ranges: a file came whole */
     const char *unpublished; /* as the options have it, borrowed while files are listed */
     int (*prepare)(struct url_cache *c, const char *name, int64_t bytes, struct err *e);

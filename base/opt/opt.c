@@ -281,15 +281,23 @@ static int set_one(struct cursor *c, const struct opt *o, const char *text, stru
     return check_built(o, text, c->target, e);
 }
 
+/* Is the word the value of o? */
+static int is_value_of(const struct opt *o, const char *word)
+{
+    return !is_option(word) && (!(o->flags & OPT_URL_OR_NONE) || strstr(word, "://"));
+}
+
 /* Takes the words behind an option: one, or for a list all up to the next option. */
 static int take_words(struct cursor *c, const struct opt *o, struct err *e)
 {
     int rc = 0, n = 0;
-    while (rc == 0 && c->i + 1 < c->argc && !is_option(c->argv[c->i + 1]) &&
+    while (rc == 0 && c->i + 1 < c->argc && is_value_of(o, c->argv[c->i + 1]) &&
            (n == 0 || (o->kind == OPT_LIST && !(o->flags & OPT_ONE_WORD)))) {
         rc = set_one(c, o, c->argv[++c->i], e);
         n++;
     }
+    if (rc == 0 && n == 0 && o->flags & OPT_URL_OR_NONE)
+        return set_one(c, o, "", e);
     if (rc == 0 && n == 0)
         return err_set(e, ERR_USAGE, "--%s needs a value: --%s %s", o->name, o->name,
                        o->unit ? o->unit : "VALUE");

@@ -250,6 +250,7 @@ int remote_open(struct url_cache **out, const char *url, const char *dir, const 
                                   .stop = opts->stop,
                                   .arg = opts->with_cards ? opts : NULL,
                                   .is_file = is_file_url(url),
+                                  .in_memory = opts->in_memory,
                                   .list = list_files,
                                   .prepare = prepare };
     return url_cache_open(out, url, &how, e);

@@ -8,8 +8,8 @@
 
 /* Opens the checkpoint at url, a folder or a file (.safetensors, .gguf, .bin, .pt, .pth, .ckpt), and asks
  * for its tables and headers: the folder on this machine (url_cache_path) then has its small files whole,
- * and its large ones with their length. dir: see struct url_cache_opts. how: the caller's, unpublished, stop
- * and with_cards are used. */
+ * and its large ones with their length. dir: see struct url_cache_opts. how: the caller's, unpublished,
+ * in_memory, stop and with_cards are used. */
 int remote_open(struct url_cache **out, const char *url, const char *dir, const struct ckpt_open_opts *how,
                 struct err *e);
 

@@ -162,10 +162,40 @@ void answer_write_prompt_ids(struct json_out *o, const struct choice *c)
     answer_write_ids(o, c->prompt->ids, c->prompt->n);
 }
 
+/* The newest version of the weights that made a token of the answer; before the first one that of now. */
+static int64_t answer_version(const struct request *rq)
+{
+    int64_t newest = -1;
+    for (int i = 0; i < rq->n_choices; i++) {
+        const struct choice *c = &rq->choice[i];
+        if (c->n_runs && c->run[c->n_runs - 1].version > newest)
+            newest = c->run[c->n_runs - 1].version;
+    }
+    return newest < 0 ? rq->sv->served.version : newest;
+}
+
+void answer_write_weights(struct json_out *o, const struct request *rq)
+{
+    json_out_text(o, ",\"system_fingerprint\":");
+    json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
+    json_out_fmt(o, ",\"weight_version\":%lld", (long long)answer_version(rq));
+}
+
+void answer_write_versions(struct json_out *o, const struct choice *c, int64_t first)
+{
+    json_out_text(o, ",\"token_versions\":[");
+    for (int64_t i = first; i < c->n_ids; i++)
+        json_out_fmt(o, i > first ? ",%lld" : "%lld", (long long)choice_version(c, i - c->prompt->n));
+    json_out_text(o, "]");
+}
+
 void answer_write_finish(struct json_out *o, const struct choice *c)
 {
     static const char *const reason[] = {
-        [FINISH_NONE] = "null", [FINISH_STOP] = "\"stop\"", [FINISH_LENGTH] = "\"length\""
+        [FINISH_NONE] = "null",
+        [FINISH_STOP] = "\"stop\"",
+        [FINISH_LENGTH] = "\"length\"",
+        [FINISH_ABORT] = "\"abort\"",
     };
     int called = c->finish == FINISH_STOP && parts_have_calls(c);
     json_out_fmt(o, ",\"finish_reason\":%s,\"stop_reason\":", called ? "\"tool_calls\"" : reason[c->finish]);
@@ -196,6 +226,7 @@ static void write_choice(struct json_out *o, const struct choice *c, const struc
     if (rq->return_ids) {
         json_out_text(o, ",\"token_ids\":");
         answer_write_ids(o, c->ids + gen, c->n_ids - gen);
+        answer_write_versions(o, c, gen);
     }
 
     json_out_text(o, "}");
@@ -214,8 +245,7 @@ static void write_head(struct json_out *o, const struct request *rq)
     json_out_fmt(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", rq->id, object,
                  (long long)rq->created);
     json_out_string(o, request_model(rq));
-    json_out_text(o, ",\"system_fingerprint\":");
-    json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
+    answer_write_weights(o, rq);
     json_out_text(o, ",\"choices\":[");
 }
 
@@ -414,7 +444,14 @@ static void write_model(struct json_out *o, const struct service *sv, const char
     json_out_string(o, root);
     json_out_text(o, ",\"parent\":");
     json_out_string(o, parent);
-    json_out_fmt(o, ",\"max_model_len\":%lld}", (long long)sv->ctx);
+    json_out_fmt(o, ",\"max_model_len\":%lld", (long long)sv->ctx);
+    if (!parent) {
+        char digest[33];
+        json_out_fmt(o, ",\"weight_version\":%lld,\"weights_digest\":",
+                     (long long)served_get(&sv->served, digest));
+        json_out_string(o, *digest ? digest : NULL);
+    }
+    json_out_text(o, "}");
 }
 
 int openai_model(struct json_out *o, const struct service *sv, const char *name)

@@ -22,6 +22,10 @@ void answer_write_ids(struct json_out *o, const int32_t *ids, int64_t n);
  * ,"prompt_token_ids":[…]; each only where the request asks for it. */
 void answer_write_prompt_logprobs(struct json_out *o, const struct choice *c);
 void answer_write_prompt_ids(struct json_out *o, const struct choice *c);
+/* Append ,"system_fingerprint":…,"weight_version":N; and ,"token_versions":[…] with the version of the
+ * weights that made each generated token from ids[first] on. */
+void answer_write_weights(struct json_out *o, const struct request *rq);
+void answer_write_versions(struct json_out *o, const struct choice *c, int64_t first);
 /* Appends ,"finish_reason":…,"stop_reason":… */
 void answer_write_finish(struct json_out *o, const struct choice *c);
 

@@ -49,6 +49,7 @@ static void write_ids(struct json_out *o, const struct choice *c, int64_t first)
         return;
     json_out_text(o, ",\"token_ids\":");
     answer_write_ids(o, c->ids + first, c->n_ids - first);
+    answer_write_versions(o, c, first);
 }
 
 void chat_write_choice(struct json_out *o, const struct choice *c, const struct json_out *text)

@@ -6,8 +6,7 @@ void generate_write_head(struct json_out *o, const struct request *rq)
 {
     json_out_fmt(o, "{\"request_id\":\"%s\",\"created\":%lld,\"model\":", rq->id, (long long)rq->created);
     json_out_string(o, request_model(rq));
-    json_out_text(o, ",\"system_fingerprint\":");
-    json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
+    answer_write_weights(o, rq);
     json_out_text(o, ",\"choices\":[");
 }
 
@@ -15,6 +14,7 @@ void generate_write_choice(struct json_out *o, const struct choice *c, int64_t f
 {
     json_out_fmt(o, "{\"index\":%d,\"token_ids\":", c->index);
     answer_write_ids(o, c->ids + first, c->n_ids - first);
+    answer_write_versions(o, c, first);
     chat_write_logprobs(o, c, first);
     answer_write_finish(o, c);
     json_out_text(o, "}");

@@ -44,7 +44,7 @@ void parts_feed(struct choice *c, size_t text_end, struct json_out *o)
     if (c->finish == FINISH_NONE)
         return;
 
-    if (p->parser && tool_parser_finish(p->parser, c->finish == FINISH_LENGTH, &e) < 0)
+    if (p->parser && tool_parser_finish(p->parser, finish_is_cut(c->finish), &e) < 0)
         o->failed = 1;
     p->finished = 1;
     if (noted)

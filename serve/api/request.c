@@ -102,6 +102,7 @@ static void choice_free(struct choice *c)
     free(c->top);
     free(c->rank);
     free(c->ends);
+    free(c->run);
     free(c->items.item);
     pooled_free(&c->pooled);
     tokenizer_stream_close(c->stream);
@@ -416,12 +417,42 @@ static int follow_grammar(struct choice *c, int32_t id, struct fault *f)
     return matcher_at_end(c->matcher) == 2;
 }
 
+/* Notes the version of the weights that make the next token. */
+static int note_version(struct choice *c)
+{
+    const int64_t now = c->rq->sv->served.version;
+    if (c->n_runs && c->run[c->n_runs - 1].version == now)
+        return 0;
+    if (grow(&c->run, c->n_runs + 1, sizeof *c->run) < 0)
+        return -1;
+    c->run[c->n_runs++] = (struct version_run){ c->n_ids - c->prompt->n, now };
+    return 0;
+}
+
+int64_t choice_version(const struct choice *c, int64_t i)
+{
+    int k = c->n_runs - 1;
+    while (k > 0 && c->run[k].first > i)
+        k--;
+    return k < 0 ? c->rq->sv->served.version : c->run[k].version;
+}
+
+void choice_abort(struct choice *c)
+{
+    const char *piece;
+    size_t n;
+    struct err e;
+    if (c->stream && tokenizer_stream_finish(c->stream, &piece, &n, &e) == 0)
+        json_out_bytes(&c->text, piece, n);
+    c->finish = FINISH_ABORT;
+}
+
 int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_entry *top, struct fault *f)
 {
     int complete = follow_grammar(c, id, f), end = is_end(c, id), stopped;
     if (complete < 0)
         return -1;
-    if (choice_reserve(c, c->n_ids + 1) < 0)
+    if (choice_reserve(c, c->n_ids + 1) < 0 || note_version(c) < 0)
         return fault_set(f, 500, NULL, "no memory for %lld tokens", (long long)c->n_ids + 1);
     c->ids[c->n_ids] = id;
     set_logprob(c, c->n_ids, logprob, top, choice_tops(c->rq, 1));

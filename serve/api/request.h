@@ -80,7 +80,14 @@ enum endpoint {
 
 enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED, TOOLS_NAMED };
 
-enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH };
+/* FINISH_ABORT: operators ended it. */
+enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH, FINISH_ABORT };
+static inline int finish_is_cut(enum finish f) { return f == FINISH_LENGTH || f == FINISH_ABORT; }
+/* From generated token `first` on a choice's tokens are of this version of the weights. */
+struct version_run {
+    int64_t first, version;
+};
+
 struct choice {     /* one answer to one prompt */
     struct seq seq; /* the scheduler's */
     struct draft_state draft;
@@ -114,6 +121,9 @@ struct choice {     /* one answer to one prompt */
     struct pooled pooled;    /* of /v1/embeddings */
     size_t *ends;            /* [cap] bytes of text with token i; only where items_are_noted() */
     struct matcher *matcher; /* keeps the tokens within the request's grammar; NULL: it has none */
+
+    struct version_run *run; /* [n_runs] */
+    int n_runs;
 
     enum finish finish;
     int queued;            /* the scheduler has it */
@@ -179,6 +189,7 @@ struct request {
     /* the engine's (or the link's, where the engine is in another process): */
     int n_open;          /* choices that are not finished */
     int64_t n_generated; /* tokens, when it is done */
+    int held;            /* it begins with the next weights, or when the pause is over */
     int cancel_sent;     /* the replica knows that it is cancelled */
     int prompt_ids_sent; /* an event of a chat had them */
     int64_t n_events;    /* that are numbered: written so far */
@@ -226,6 +237,10 @@ int choice_scores_prompt(const struct choice *c);
 int64_t choice_tops(const struct request *rq, int sampled);
 void choice_score(struct choice *c, int64_t i, float logprob, const struct top_entry *top, int64_t rank);
 int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_entry *top, struct fault *f);
+/* Ends a choice: FINISH_ABORT, with the bytes that its text still lacks. The engine's thread. */
+void choice_abort(struct choice *c);
+/* The version of the weights that made generated token i, from 0. */
+int64_t choice_version(const struct choice *c, int64_t i);
 /* Bytes of text that no stop string can remove any more. */
 size_t choice_safe_text(const struct choice *c);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
+#include "serve/api/answer.h"
 
 #define BAD 400
 
@@ -101,8 +102,7 @@ void embeddings_answer(struct json_out *o, const struct request *rq)
     }
     json_out_text(o, "],\"model\":");
     json_out_string(o, request_model(rq));
-    json_out_text(o, ",\"system_fingerprint\":");
-    json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
+    answer_write_weights(o, rq);
     json_out_fmt(o, ",\"usage\":{\"prompt_tokens\":%lld,\"total_tokens\":%lld}}", (long long)tokens,
                  (long long)tokens);
 }

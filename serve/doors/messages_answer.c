@@ -4,6 +4,7 @@
  *     for each block: content_block_start, content_block_delta …, content_block_stop
  *     message_delta (why it ended, usage), message_stop */
 #include <stdlib.h>
+#include "serve/api/answer.h"
 #include "serve/api/answer_items.h"
 #include "serve/api/chat_tools.h"
 #include "serve/doors/messages.h"
@@ -53,10 +54,11 @@ static void write_block(struct json_out *o, const struct choice *c, size_t i, in
 
 static void write_stop(struct json_out *o, const struct choice *c)
 {
-    const char *reason = c->finish == FINISH_LENGTH ? "max_tokens"
-                         : c->stop_text             ? "stop_sequence"
-                         : parts_have_calls(c)      ? "tool_use"
-                                                    : "end_turn";
+    const char *reason = c->finish == FINISH_LENGTH  ? "max_tokens"
+                         : c->finish == FINISH_ABORT ? "pause_turn"
+                         : c->stop_text              ? "stop_sequence"
+                         : parts_have_calls(c)       ? "tool_use"
+                                                     : "end_turn";
     json_out_fmt(o, "\"stop_reason\":\"%s\",\"stop_sequence\":", reason);
     json_out_string(o, c->finish == FINISH_STOP ? c->stop_text : NULL);
 }
@@ -82,8 +84,7 @@ static void write_message(struct json_out *o, const struct request *rq, int ende
 
     json_out_fmt(o, "{\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", rq->id);
     json_out_string(o, request_model(rq));
-    json_out_text(o, ",\"system_fingerprint\":");
-    json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
+    answer_write_weights(o, rq);
     json_out_text(o, ",\"content\":[");
     for (size_t i = 0; ended && i < c->items.n; i++) {
         json_out_text(o, i ? "," : "");

@@ -61,7 +61,7 @@ static void write_part(struct json_out *o, const struct choice *c, size_t i, int
 static void write_item(struct json_out *o, const struct choice *c, size_t i, int whole)
 {
     const struct answer_item *item = &c->items.item[i];
-    int cut = c->finish == FINISH_LENGTH && i + 1 == c->items.n;
+    int cut = finish_is_cut(c->finish) && i + 1 == c->items.n;
     char id[CALL_ID_SIZE];
 
     json_out_text(o, "{\"id\":");
@@ -121,10 +121,11 @@ static void write_response(struct json_out *o, const struct request *rq, enum st
         json_out_text(o, "null");
     }
     json_out_fmt(o, ",\"incomplete_details\":%s,\"model\":",
-                 status == INCOMPLETE ? "{\"reason\":\"max_output_tokens\"}" : "null");
+                 status != INCOMPLETE                 ? "null"
+                 : rq->choice->finish == FINISH_ABORT ? "{\"reason\":\"abort\"}"
+                                                      : "{\"reason\":\"max_output_tokens\"}");
     json_out_string(o, request_model(rq));
-    json_out_text(o, ",\"system_fingerprint\":");
-    json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
+    answer_write_weights(o, rq);
     json_out_fmt(o, ",%s,\"output\":[", rq->about);
     for (size_t i = 0; ended && i < rq->choice->items.n; i++) {
         json_out_text(o, i ? "," : "");
@@ -140,7 +141,7 @@ static void write_response(struct json_out *o, const struct request *rq, enum st
 
 static enum status end_status(const struct request *rq)
 {
-    return rq->choice->finish == FINISH_LENGTH ? INCOMPLETE : COMPLETED;
+    return finish_is_cut(rq->choice->finish) ? INCOMPLETE : COMPLETED;
 }
 
 void responses_answer(struct json_out *o, const struct request *rq)

@@ -12,6 +12,7 @@
 #define IDLE_MS 200
 #define DRAIN_MS 10 /* while other replicas still work */
 #define RELOAD_MS 2 /* while weights are being read */
+#define HELD_MS 50  /* while requests are held: some may have ended */
 
 #define DISCONNECT_CHECK_S 0.1 /* between two looks for disconnected clients */
 #define SYNC_S 0.05 /* between two syncs of a reload: a rank's failure to read is noticed as soon */
@@ -112,30 +113,6 @@ void engine_close(struct engine *en)
 
 /* ---- requests ---- */
 
-/* The fingerprint of a request's answer with the present weights. */
-static void fingerprint_of(const struct engine *en, const struct request *rq, char out[FINGERPRINT_MAX])
-{
-    const char *now = en->in.sv->fingerprint;
-    snprintf(out, FINGERPRINT_MAX, *now && rq->adapter ? "%s-lora-%s" : "%s", now, rq->adapter_digest);
-}
-
-/* Puts a request's choices into the scheduler. */
-static void start_request(struct engine *en, struct request *rq)
-{
-    rq->next = en->active;
-    en->active = rq;
-    fingerprint_of(en, rq, rq->fingerprint);
-    for (int i = 0; i < rq->n_choices; i++) {
-        struct choice *c = &rq->choice[i];
-        c->seq.wants_rows |= drafts_want_rows(&en->drafts);
-        if (c->finish == FINISH_NONE) {
-            sched_add(&en->sched, &c->seq);
-            kv_plan_ask_ahead(&en->plan, &en->sched, &c->seq);
-            c->queued = 1;
-        }
-    }
-}
-
 /* Counts a prompt whose answers c[0..n-1] have all ended in the metrics; not one that was given up. */
 static void count_prompt(struct metrics *m, const struct choice *c, int64_t n)
 {
@@ -155,7 +132,8 @@ static void count_request(struct metrics *m, const struct request *rq)
 {
     static const enum counter by_finish[] = { [FINISH_NONE] = COUNT_ENDED_ABORT,
                                               [FINISH_STOP] = COUNT_ENDED_STOP,
-                                              [FINISH_LENGTH] = COUNT_ENDED_LENGTH };
+                                              [FINISH_LENGTH] = COUNT_ENDED_LENGTH,
+                                              [FINISH_ABORT] = COUNT_ENDED_ABORT };
     for (int i = 0; i < rq->n_prompts; i++)
         count_prompt(m, rq->choice + i * rq->n, rq->n);
     for (int i = 0; i < rq->n_choices; i++) {
@@ -298,7 +276,7 @@ static void mark_swap(struct engine *en)
     char now[FINGERPRINT_MAX];
     for (struct request *rq = en->active; rq; rq = rq->next) {
         int started = 0;
-        fingerprint_of(en, rq, now);
+        engine_fingerprint(en, rq, now);
         for (int i = 0; i < rq->n_choices; i++)
             started |= rq->choice[i].step_s != 0;
         if (!started || !now[0] || !rq->fingerprint[0])
@@ -328,10 +306,10 @@ static int sync_reload(struct engine *en, struct err *e)
     rc = reload_end(&en->reload, e);
     if (rc == -ERR_PEER || !en->inbox)
         return rc == -ERR_PEER ? rc : 0;
-    if (en->in.log)
+    if (en->in.log && !en->reload.order.quiet)
         log_line(en->in.log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s",
-                 clock_s() - en->reload.begin_s, rc < 0 ? e->text : en->reload.path);
-    answer_command(en, "checkpoint", en->in.sv->fingerprint, rc, e);
+                 clock_s() - en->reload.begin_s, rc < 0 ? e->text : en->reload.order.path);
+    answer_command(en, en->reload.param ? en->reload.param : "checkpoint", en->in.sv->fingerprint, rc, e);
     return 0;
 }
 
@@ -353,18 +331,28 @@ static int sync_adapter(struct engine *en, struct err *e)
     return 0;
 }
 
+/* Answers name these weights from now on. */
+static void set_served(struct engine *en, int64_t version)
+{
+    char digest[33];
+    ckpt_digest_hex(en->in.loaded->identity, digest);
+    served_set(&en->in.sv->served, version, digest);
+}
+
 /* Takes the new weights; rank 0 has everything that is running computed again with them. */
 static void swap(struct engine *en)
 {
     if (en->inbox)
         sched_requeue_all(&en->sched);
     reload_swap(&en->reload, en->in.sv->fingerprint);
+    set_served(en, en->reload.version);
     if (!en->inbox)
         return;
     engine_name_pages(en);
     struct load_progress *v = &en->in.sv->verify; /* a reload checks before it swaps */
     atomic_store(&v->done, atomic_load(&v->total));
     mark_swap(en);
+    engine_swapped(en);
     metric_add(en->in.sv->metrics, COUNT_RELOADS, 1);
 }
 
@@ -377,8 +365,8 @@ static int run_command(struct engine *en, struct err *e)
     if (op == STEP_SYNC)
         return en->reload.running ? sync_reload(en, e) : sync_adapter(en, e);
     if (op == STEP_LOAD) {
-        reload_begin(&en->reload, en->in.loaded, step_message_text(&en->message), en->in.ranks.all,
-                     en->in.n_here);
+        reload_begin(&en->reload, en->in.loaded, step_message_text(&en->message), en->in.sv->served.version,
+                     en->in.ranks.all, en->in.n_here);
         return 0;
     }
     if (op == STEP_ADAPTER || op == STEP_ADAPTER_DROP) {
@@ -436,20 +424,27 @@ static int make_command(struct engine *en)
                                         [RELOAD_DROP] = STEP_DROP,
                                         [RELOAD_ADAPTER] = STEP_ADAPTER,
                                         [RELOAD_ADAPTER_DROP] = STEP_ADAPTER_DROP };
-    char text[RELOAD_PATH_MAX];
-    enum reload_op what = reload_command_take(&en->in.router->replica[0].reload_command, text);
-    if (what != RELOAD_NONE)
-        step_message_command(&en->message, ops[what], text);
-    return what != RELOAD_NONE;
+    char text[RELOAD_PATH_MAX] = "";
+    int is_due = engine_hold_over(en);
+    enum reload_op what = is_due ? RELOAD_SWAP
+                                 : reload_command_take(&en->in.router->replica[0].reload_command, text);
+    const int holds = what == RELOAD_SWAP || what == RELOAD_PAUSE || what == RELOAD_RESUME;
+    if (what == RELOAD_NONE || (holds && !is_due && !engine_hold_command(en, what, text)))
+        return 0;
+    step_message_command(&en->message, ops[what], text);
+    return 1;
 }
 
 /* How long rank 0 may wait for a request before the next message. */
 static int idle_ms(struct engine *en, int ends)
 {
-    if (en->active)
+    const int held = engine_is_held(en);
+    if (en->active && !held)
         return 0;
     if (reading(en))
         return RELOAD_MS;
+    if (held)
+        return HELD_MS;
     if (!ends)
         return IDLE_MS;
     return en->in.router->n > 1 ? DRAIN_MS : 0;
@@ -461,7 +456,7 @@ static void take_requests(struct engine *en, int wait_ms)
     struct request *rq = inbox_take(en->inbox, wait_ms);
     while (rq) {
         struct request *next = rq->next;
-        start_request(en, rq);
+        engine_start(en, rq);
         rq = next;
     }
 }
@@ -474,6 +469,8 @@ static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct er
     if (!en->in.is_follower && world_stop_signal(en->in.world))
         atomic_store(&en->in.sv->state, SERVICE_DRAINING);
     int ends = (limit && en->n_answered >= limit) || atomic_load(&en->in.sv->state) == SERVICE_DRAINING;
+    if (ends && atomic_load(&en->in.sv->paused) && router_resume_others(en->in.router))
+        engine_resume(en);
     take_requests(en, idle_ms(en, ends));
     cancel_disconnected(en);
     fail_timed_out(en);
@@ -485,7 +482,7 @@ static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct er
     if (ends && !en->active && !reading(en) && router_stop(en->in.router, 0)) {
         *op = STEP_STOP;
         TRY(engine_save_cached(en, e));
-    } else if (!sched_idle(&en->sched)) {
+    } else if (!sched_idle(&en->sched) && !en->frozen) {
         TRY(drafts_propose(&en->drafts, &en->sched, e));
         TRY(engine_load_pages(en, e));
         TRY(sched_next_step(&en->sched, e));
@@ -545,6 +542,7 @@ static int take_repacked(struct engine *en, struct err *e)
     if (rc <= 0 || !en->inbox || l->m.fast || l->m.grain != l->cfg.grain)
         return rc;
     model_info_fingerprint(l, l->m.dt, l->m.kv, en->in.sv->fingerprint);
+    set_served(en, en->in.sv->served.version);
     mark_swap(en);
     return 0;
 }

@@ -79,6 +79,9 @@ struct engine {
     double disconnect_check_s; /* clock_s() when disconnected clients were last looked for */
     double synced_s;           /* clock_s() when the ranks last synchronised about a reload */
     int synced;                /* and there was no step since */
+    int swap_waits;            /* weights are swapped when all that has begun has ended */
+    int pause_waits;           /* the same of the answer to a pause */
+    int frozen;                /* a pause keeps what has begun: no step is run */
 };
 
 /* Allocates all of the rank's memory for serving: pages, work area, messages. ERR_MEMORY. Main thread;
@@ -86,6 +89,24 @@ struct engine {
 int engine_open(struct engine *en, const struct engine_setup *in, struct err *e);
 /* Frees it. Safe on zeroes. Collective over the ranks that share pages. */
 void engine_close(struct engine *en);
+/* engine_hold.c: rank 0, requests beside a swap of weights and a pause. A new request, which starts, or is
+ * held until the swap or the end of the pause. */
+void engine_start(struct engine *en, struct request *rq);
+/* The fingerprint of a request's answer with the present weights. */
+void engine_fingerprint(const struct engine *en, const struct request *rq, char out[FINGERPRINT_MAX]);
+/* 1: a request is in work that is not held. */
+int engine_has_begun(const struct engine *en);
+/* 1: requests are in work, and no step can be run for them. */
+int engine_is_held(const struct engine *en);
+/* RELOAD_SWAP, RELOAD_PAUSE, RELOAD_RESUME; text: the word of a mode. 1: the ranks swap now; 0: later, or the
+ * command was answered or will be. */
+int engine_hold_command(struct engine *en, enum reload_op what, const char *text);
+/* Before every step: answers a pause that is complete. 1: the swap that was waited for is due. */
+int engine_hold_over(struct engine *en);
+/* The weights are new: what was held starts. And at the end of a pause (nothing to do where there is
+ * none). */
+void engine_swapped(struct engine *en);
+void engine_resume(struct engine *en);
 /* engine_pages.c: pages that go to the folder of --kv-disk and come from it. Opens it; errors of
  * kv_disk_open(). Collective over the replica. */
 int engine_open_pages(struct engine *en, struct err *e);

@@ -240,6 +240,19 @@ static void push_event(struct choice *c)
     pthread_mutex_unlock(&rq->lock);
 }
 
+void outputs_abort(struct choice *c)
+{
+    struct request *rq = c->rq;
+    if (c->finish != FINISH_NONE)
+        return;
+    choice_abort(c);
+    rq->n_open--;
+    if (rq->stream) {
+        push_event(c);
+        request_begin(rq);
+    }
+}
+
 void outputs_end_request(struct request *rq)
 {
     struct fault none = { .status = 500, .text = "no memory for the answer" };

@@ -53,6 +53,8 @@ void outputs_process(struct outputs *m, const struct model *model, const struct 
  * of the caller's. */
 struct head_out outputs_read(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab);
 void outputs_sample(struct outputs *m, struct dev *dev, const struct head_out *here, int64_t vocab);
+/* Ends a choice before its time, with what it has: FINISH_ABORT. */
+void outputs_abort(struct choice *c);
 /* Ends a finished or failed request: its last events, its end. */
 void outputs_end_request(struct request *rq);
 

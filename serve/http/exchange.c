@@ -327,10 +327,12 @@ void exchange_begin(struct exchange *x, const char *url, const char *method, con
     struct http_server *h = x->h;
     const char *bearer = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     const char *x_api_key = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Api-Key");
+    const char *mode = MHD_lookup_connection_value(x->conn, MHD_GET_ARGUMENT_KIND, "mode");
 
     x->route = route_find(url);
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", url);
+    snprintf(x->mode, sizeof x->mode, "%s", mode ? mode : "");
     struct keys *keys = is_admin(x) ? h->o.admin_keys : h->o.keys;
     x->key = keys ? keys_find(keys, bearer, x_api_key) : -1;
     take_id(x);

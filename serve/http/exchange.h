@@ -43,6 +43,7 @@ struct exchange {
     struct connection *from; /* NULL: there was no memory for it */
     int fd;
     const struct route *route; /* NULL: there is nothing at this path */
+    char mode[16];             /* of the query; "": none */
     char method[16], path[256], id[REQUEST_NAME_MAX + 16];
     double begin_s; /* clock_s() */
     int key;        /* index of the client's key (on operators' routes: of theirs), or -1 */

@@ -108,6 +108,29 @@ static enum MHD_Result answer_tokenizer(struct exchange *x)
     return queue_body(x, 200, &o, NULL, NULL);
 }
 
+static enum MHD_Result answer_is_paused(struct exchange *x)
+{
+    struct json_out o = { 0 };
+    json_out_fmt(&o, "{\"is_paused\":%s}", atomic_load(&x->h->sv->paused) ? "true" : "false");
+    return queue_body(x, 200, &o, NULL, NULL);
+}
+
+/* As SGLang has it: a text. */
+static enum MHD_Result answer_weight_version(struct exchange *x)
+{
+    struct json_out o = { 0 };
+    json_out_fmt(&o, "{\"weight_version\":\"%lld\"}", (long long)served_get(&x->h->sv->served, NULL));
+    return queue_body(x, 200, &o, NULL, NULL);
+}
+
+/* A route of another server that is not here, with the reason. */
+static enum MHD_Result answer_refusal(struct exchange *x)
+{
+    struct fault f;
+    fault_set(&f, 501, NULL, "%s: %s", x->path, admin_refusal(x->path));
+    return queue_fault(x, &f, NULL);
+}
+
 static enum MHD_Result answer_page(struct exchange *x)
 {
     struct asset a = asset_page();
@@ -155,7 +178,23 @@ static void work_detokenize(struct exchange *x)
 
 static void work_reload(struct exchange *x)
 {
-    admin_reload(x->h->router, body_of(x), x->body.n, &x->answer, &x->fault);
+    admin_reload(x->h->sv, x->h->router, body_of(x), x->body.n, &x->answer, &x->fault);
+}
+
+static void work_update_from_disk(struct exchange *x)
+{
+    admin_update_from_disk(x->h->sv, x->h->router, body_of(x), x->body.n, &x->answer, &x->fault);
+}
+
+static void work_pause(struct exchange *x) { admin_pause(x->h->router, x->mode, &x->answer, &x->fault); }
+static void work_resume(struct exchange *x) { admin_resume(x->h->router, &x->answer, &x->fault); }
+static void work_pause_generation(struct exchange *x)
+{
+    admin_pause_generation(x->h->router, body_of(x), x->body.n, &x->answer, &x->fault);
+}
+static void work_continue_generation(struct exchange *x)
+{
+    admin_continue_generation(x->h->router, &x->answer, &x->fault);
 }
 
 static void work_load_adapter(struct exchange *x)
@@ -197,7 +236,19 @@ static const struct route routes[] = {
     { "/v1/load_lora_adapter", "POST", ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_load_adapter },
     { "/v1/unload_lora_adapter", "POST", ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_unload_adapter },
     { "/tokenizer_info", READ, 0, answer_tokenizer, NULL },
+
+    /* vLLM's and SGLang's, for trainers */
+    { "/pause", "POST", ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_pause },
+    { "/resume", "POST", ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_resume },
+    { "/is_paused", READ, 0, answer_is_paused, NULL },
+    { "/pause_generation", "POST", ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_pause_generation },
+    { "/continue_generation", "POST", ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_continue_generation },
+    { "/update_weights_from_disk", "POST", ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_update_from_disk },
+    { "/weight_version", READ, 0, answer_weight_version, NULL },
+    { "/get_weight_version", READ, 0, answer_weight_version, NULL },
 };
+/* What admin_refusal() has a reason for. */
+static const struct route refusal = { "", "GET, HEAD, POST", ROUTE_ADMIN, answer_refusal, NULL };
 
 #define OPENAI_ROOT "/v1"
 static int matches(const struct route *r, const char *have, const char *path)
@@ -214,5 +265,5 @@ const struct route *route_find(const char *path)
         if (matches(r, r->path, path) || matches(r, r->path + version, path))
             return r;
     }
-    return NULL;
+    return admin_refusal(path) ? &refusal : NULL;
 }

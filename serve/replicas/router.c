@@ -126,6 +126,18 @@ int router_command(struct router *rt, enum reload_op what, const char *text, cha
     return rc;
 }
 
+int router_resume_others(struct router *rt)
+{
+    if (pthread_mutex_trylock(&rt->commands) != 0)
+        return 0;
+    for (int i = 1; i < rt->n; i++) {
+        reload_command_post(&rt->replica[i].reload_command, RELOAD_RESUME, "");
+        inbox_wake(&rt->replica[i].inbox);
+    }
+    pthread_mutex_unlock(&rt->commands);
+    return 1;
+}
+
 int64_t router_live(const struct router *rt)
 {
     int64_t n = 0;

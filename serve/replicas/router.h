@@ -45,6 +45,9 @@ int router_put(struct router *rt, struct request *rq);
  * first fault: some may have done it. Any thread; commands wait for each other. */
 int router_command(struct router *rt, enum reload_op what, const char *text, char answer[64],
                    struct fault *f);
+/* Has the replicas of other processes end a pause, without waiting for it. 0: not now, another command is in
+ * work. The engine's thread of rank 0. */
+int router_resume_others(struct router *rt);
 /* The number of the replica for rq, which is remembered as the one that has rq's pages. Any thread. */
 int router_choose(struct router *rt, const struct request *rq);
 /* Requests without an answer yet, and the tokens of their prompts, of all replicas. Any thread. */

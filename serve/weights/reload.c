@@ -3,6 +3,7 @@
 #include "serve/weights/reload.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -16,6 +17,18 @@
 #define NICE 5                           /* steps go first where CPUs are few */
 #define READ_BUFFERS ((int64_t)64 << 20) /* memory that reading takes besides the weights */
 
+/* Bytes of all weights of the model in the dtype of its files. */
+static int64_t bytes_at_url(const struct model_info *l)
+{
+    int64_t n = 0;
+    for (int i = 0; i < l->m.table.n; i++) {
+        const struct param *p = &l->m.table.p[i];
+        const struct box whole = box_whole(p->n_dims, p->shape);
+        n += box_count(&whole) * (int64_t)dtype_size(l->stored);
+    }
+    return n;
+}
+
 /* Where the memory is missing, the reload is refused: overcommitted memory would end the process later. */
 static int check_memory(const struct reload *r, int n_here, struct err *e)
 {
@@ -23,6 +36,8 @@ static int check_memory(const struct reload *r, int n_here, struct err *e)
     int64_t need = weights_bytes(&r->now->m) + READ_BUFFERS,
             free_bytes = d->memory ? (int64_t)d->memory->free_bytes(d) : machine_memory_free();
     need *= d->memory ? 1 : n_here;
+    if (r->order.live && !d->memory) /* what the machine's ranks have received */
+        need += bytes_at_url(r->now);
     if (need <= free_bytes)
         return 0;
     return err_set(e, ERR_MEMORY,
@@ -45,14 +60,15 @@ static int work(struct background *a, void *arg, struct err *e)
     setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
     TRY(dev_open(&r->host, "cpu", 1, d->mem, e));
     dev_numerics(r->host, r->now->m.fast);
-    TRY(model_info_open(&r->fresh, r->path, &a->stop, e));
+    TRY(model_info_open(&r->fresh, r->order.path, r->order.live, &a->stop, e));
     rc = model_config_same(&r->fresh.cfg, &r->now->cfg, "the model that is served", e);
     if (rc < 0) {
-        err_add(e, "%s", r->path);
+        err_add(e, "%s", r->order.path);
         goto out;
     }
 
     r->fresh.at_once = 1;
+    r->fresh.counts_all = *r->order.digest != 0;
     r->fresh.counts_dense = r->now->counts_dense;
     r->fresh.counts_experts = r->now->counts_experts;
     r->fresh.wish = r->now->wish;
@@ -64,17 +80,77 @@ out:
     return rc;
 }
 
-void reload_begin(struct reload *r, struct model_info *now, const char *path, struct comm *all, int n_here)
+/* ---- the old weights ---- */
+
+static void *free_weights(void *old)
 {
+    setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
+    model_info_close(old);
+    free(old);
+    return NULL;
+}
+
+static void wait_freeing(struct reload *r)
+{
+    if (r->is_freeing)
+        pthread_join(r->freeing, NULL);
+    r->is_freeing = 0;
+}
+
+/* Gigabytes take tens of milliseconds to give back, which no step waits for. A device with memory of its own
+ * belongs to the main thread. */
+static void free_old(struct reload *r)
+{
+    struct model_info *old = r->now->m.dev->memory ? NULL : malloc(sizeof *old);
+    wait_freeing(r);
+    if (old) {
+        *old = r->fresh;
+        r->is_freeing = pthread_create(&r->freeing, NULL, free_weights, old) == 0;
+    }
+    if (!r->is_freeing) {
+        free(old);
+        model_info_close(&r->fresh);
+    }
+    memset(&r->fresh, 0, sizeof r->fresh);
+}
+
+/* ---- reading ---- */
+
+/* The version of an order must be newer than that of other weights, or one name would stand for both. digest:
+ * of the new weights. */
+static int check_version(struct reload *r, const char *digest, struct err *e)
+{
+    char now[33];
+    ckpt_digest_hex(r->now->identity, now);
+    if (r->order.version < 0 || r->order.version > r->version || !strcmp(digest, now))
+        return 0;
+    r->param = "version";
+    return err_set(
+        e, ERR_CONFIG,
+        "%s: version %lld with weights_digest %s is older than version %lld, which is served with %s: "
+        "give a higher version",
+        r->order.path, (long long)r->order.version, digest, (long long)r->version, now);
+}
+
+void reload_begin(struct reload *r, struct model_info *now, const char *order, int64_t version,
+                  struct comm *all, int n_here)
+{
+    struct err e;
     reload_drop(r);
+    wait_freeing(r);
     memset(r, 0, sizeof *r);
     r->now = now;
     r->all = all;
     r->n_here = n_here;
+    r->version = version;
     r->begin_s = clock_s();
     r->running = 1;
-    snprintf(r->path, sizeof r->path, "%s", path);
-    check_memory(r, n_here, &r->refused);
+    if (reload_order_read(&r->order, order) < 0)
+        err_set(&r->refused, ERR_INTERNAL, "an order to reload cannot be read: please report it");
+    else if (comm_rank(all) == 0 && *r->order.digest && check_version(r, r->order.digest, &e) < 0)
+        r->refused = e; /* before anything is read */
+    else
+        check_memory(r, n_here, &r->refused);
     background_start(&r->background, work, r, now->m.dev->pool);
 }
 
@@ -91,12 +167,34 @@ static void over(struct reload *r)
     r->running = 0;
 }
 
+/* The weights that were read must be those that the order is about. The same on every rank. */
+static int check_order(struct reload *r, struct err *e)
+{
+    char digest[33];
+    ckpt_digest_hex(r->fresh.identity, digest);
+    if (*r->order.digest && strcmp(digest, r->order.digest)) {
+        r->param = "expect_digest";
+        return err_set(e, ERR_INTEGRITY,
+                       "%s has weights_digest %s, %s is expected: is it another version, or another run's",
+                       r->order.path, digest, r->order.digest);
+    }
+    /* the first rank alone knows a digest that was made behind serving */
+    int rc = comm_rank(r->all) == 0 ? check_version(r, digest, e) : 0;
+    rc = comm_agree(r->all, rc, e);
+    const int64_t step = ckpt_state(r->fresh.ckpt)->step;
+    if (rc >= 0)
+        r->version = r->order.version >= 0 ? r->order.version : step > 0 ? step : r->version + 1;
+    return rc;
+}
+
 int reload_end(struct reload *r, struct err *e)
 {
     int rc = background_finish(&r->background, r->all, e);
     over(r);
     if (rc >= 0)
         rc = weights_identify(&r->fresh, &r->now->m, r->all, e);
+    if (rc >= 0)
+        rc = check_order(r, e);
     if (rc < 0)
         reload_drop(r);
     return rc;
@@ -123,7 +221,7 @@ void reload_swap(struct reload *r, char fingerprint[64])
     fresh->rows = rows;
     fresh->mapped = mapped;
     fresh->ckpt = ckpt;
-    model_info_close(fresh);
+    free_old(r);
     ckpt_close(l->source);
     l->source = NULL;
     ckpt_end_reading(l->ckpt);
@@ -142,4 +240,5 @@ void reload_close(struct reload *r)
     background_abort(&r->background);
     over(r);
     reload_drop(r);
+    wait_freeing(r);
 }

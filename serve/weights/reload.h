@@ -9,7 +9,7 @@
 
 #include "serve/weights/background.h"
 #include "serve/weights/model_info.h"
-#include "serve/weights/reload_command.h"
+#include "serve/weights/reload_order.h"
 
 struct reload {
     struct background background;
@@ -20,21 +20,28 @@ struct reload {
     struct dev *host;    /* a CPU of the task's own */
     int n_here;
     struct err refused; /* found before anything was read; code 0: nothing */
-    char path[RELOAD_PATH_MAX];
-    double begin_s; /* clock_s() */
+    struct reload_order order;
+    int64_t version;   /* of the weights that are served now; after reload_end() of the new ones */
+    const char *param; /* after an error: the member of the order that it is about */
+    double begin_s;    /* clock_s() */
+    pthread_t freeing; /* frees the weights before the last swap, … */
+    int is_freeing;    /* … when set */
 };
 
-/* Begins to read the weights at path (folder or URL) beside now, in a background task. all: the ranks of the
- * replica; n_here: ranks of this machine that do the same. Where memory for both is missing, the task ends
- * with ERR_MEMORY before anything is read. */
-void reload_begin(struct reload *r, struct model_info *now, const char *path, struct comm *all, int n_here);
+/* Begins to read the weights of an order (reload_order_write()) beside now, in a background task. version: of
+ * those that are served. all: the ranks of the replica; n_here: ranks of this machine that do the same. Where
+ * memory for both is missing, the task ends with ERR_MEMORY before anything is read. */
+void reload_begin(struct reload *r, struct model_info *now, const char *order, int64_t version,
+                  struct comm *all, int n_here);
 /* 1: the task has ended on all ranks; 0: not yet; or an error of the transport. Collective. */
 int reload_sync(struct reload *r, struct err *e);
-/* After reload_sync() returned 1. 0: the new weights are in memory. An error (ERR_CONFIG: another model) is
- * the same on all ranks and leaves everything as it was. Collective. */
+/* After reload_sync() returned 1. 0: the new weights are in memory, and what was read of them on all ranks
+ * has the digest that the order demands. An error (ERR_CONFIG: another model, or an older version;
+ * ERR_INTEGRITY: another digest) is the same on all ranks and leaves everything as it was. Collective. */
 int reload_end(struct reload *r, struct err *e);
-/* Puts the new weights into *now and frees the old ones. fingerprint: set to the new weights'; unchanged
- * where the bits are not the contract's (fast numerics, another grain). */
+/* Puts the new weights into *now; a thread frees the old ones where they are in the host's memory, which
+ * takes longer than a step. fingerprint: set to the new weights'; unchanged where the bits are not the
+ * contract's (fast numerics, another grain). */
 void reload_swap(struct reload *r, char fingerprint[64]);
 /* Frees the new weights; nothing to do where there are none. */
 void reload_drop(struct reload *r);

@@ -12,8 +12,10 @@ enum reload_op {
     RELOAD_LOAD,
     RELOAD_SWAP,
     RELOAD_DROP,
-    RELOAD_ADAPTER,     /* text: "SLOT PATH"; the answer is the adapter's digest */
-    RELOAD_ADAPTER_DROP /* text: "SLOT" */
+    RELOAD_ADAPTER,      /* text: "SLOT PATH"; the answer is the adapter's digest */
+    RELOAD_ADAPTER_DROP, /* text: "SLOT" */
+    RELOAD_PAUSE,        /* text: a mode (reload_order.h); answered when it is complete */
+    RELOAD_RESUME
 };
 #define RELOAD_PATH_MAX 3968 /* bytes of a path or URL with its NUL: fits into one step message */
 
@@ -22,7 +24,8 @@ struct reload_command {
     pthread_cond_t answered;
     enum { COMMAND_IDLE, COMMAND_POSTED, COMMAND_TAKEN, COMMAND_ANSWERED } state;
     enum reload_op what;
-    char text[RELOAD_PATH_MAX]; /* with RELOAD_LOAD: the checkpoint; of adapters: see above */
+    char text[RELOAD_PATH_MAX]; /* with RELOAD_LOAD: the order (reload_order.h); RELOAD_SWAP: a mode; of
+                                 * adapters: see above */
     struct fault fault;         /* the answer: status 0 when it was done */
     char fingerprint[64];       /* of the weights after RELOAD_SWAP; the digest of an adapter */
     int closed;                 /* the engine ends: no command is taken any more */

@@ -281,14 +281,38 @@ static int panels_part(void *ctx, int part, const void **at, struct err *e)
     return mapped_weights_part(r->l->mapped, part, at, e);
 }
 
-/* Allocates the digests of what will be read, where the files do not store the digest of every weight. */
+/* The files store the digest of every weight. */
+static int digests_are_stored(const struct ckpt *c)
+{
+    int known = 1;
+    for (int i = 0; i < ckpt_n_tensors(c); i++)
+        known &= ckpt_tensor(c, i)->has_digest || ckpt_tensor(c, i)->role != ROLE_WEIGHT;
+    return known;
+}
+
+/* Allocates the digests of what will be read, where the files do not store them, or are not believed. */
 static int open_digests(struct reader *r, struct err *e)
 {
-    int n = ckpt_n_tensors(r->l->ckpt), known = 1;
-    for (int i = 0; i < n; i++)
-        known &= ckpt_tensor(r->l->ckpt, i)->has_digest || ckpt_tensor(r->l->ckpt, i)->role != ROLE_WEIGHT;
-    r->seen = known ? NULL : calloc((size_t)n, sizeof *r->seen);
-    return known || r->seen ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", n);
+    int n = ckpt_n_tensors(r->l->ckpt), needed = !digests_are_stored(r->l->ckpt) || r->l->counts_all;
+    r->seen = needed ? calloc((size_t)n, sizeof *r->seen) : NULL;
+    return !needed || r->seen ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", n);
+}
+
+/* Was tensor i read as its file says it is? What is mapped in the serve format has checksums of its own. */
+static int check_seen(const struct model_info *l, int i, struct err *e)
+{
+    const struct ckpt_tensor *t = ckpt_tensor(l->ckpt, i);
+    char want[33], got[33];
+    if (!l->seen || !t->has_digest || l->mapped)
+        return 0;
+    ckpt_digest_hex(t->digest, want);
+    ckpt_digest_hex(l->seen[i], got);
+    return strcmp(want, got)
+               ? err_set(e, ERR_INTEGRITY,
+                         "%s: %s has digest %s, the manifest says %s: the version has changed, or "
+                         "the file is damaged",
+                         ckpt_path(l->ckpt), t->name, got, want)
+               : 0;
 }
 
 /* The weights_digest: from the files where they store it, else of what all ranks have read. In that case
@@ -299,6 +323,7 @@ int weights_identify(struct model_info *l, const struct model *m, struct comm *a
     int n = 0, rc = 0;
     if (l->late.digest)
         return 0;
+    const int stored = digests_are_stored(c);
     struct ckpt_tensor *t = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *t);
 
     if (!t)
@@ -309,9 +334,11 @@ int weights_identify(struct model_info *l, const struct model *m, struct comm *a
     if (l->seen)
         TRY(comm_all_reduce_i64(all, (int64_t *)l->seen, 2 * ckpt_n_tensors(c), e));
     for (int i = 0; i < ckpt_n_tensors(c); i++) {
-        if ((l->seen || l->of_model_only) &&
-            (ckpt_tensor(c, i)->role != ROLE_WEIGHT || param_find(&m->table, ckpt_tensor(c, i)->name) < 0))
+        const int used = ckpt_tensor(c, i)->role == ROLE_WEIGHT &&
+                         param_find(&m->table, ckpt_tensor(c, i)->name) >= 0;
+        if (!used && (!stored || l->of_model_only))
             continue;
+        TRY(used ? check_seen(l, i, e) : 0);
         t[n] = *ckpt_tensor(c, i);
         if (!t[n].has_digest)
             t[n].digest = l->seen[i];

@@ -1,7 +1,7 @@
-/* s3_fuzz.c - answers of an S3 server (store/s3_xml.c): elements, their text and numbers. */
+/* s3_fuzz.c - answers of an S3 server (store/s3/s3_xml.c): elements, their text and numbers. */
 #include <stdlib.h>
 #include <string.h>
-#include "store/s3_xml.h"
+#include "store/s3/s3_xml.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

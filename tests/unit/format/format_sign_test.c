@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 #include "store/md5.h"
-#include "store/s3_xml.h"
+#include "store/s3/s3_xml.h"
 #include "store/sha256.h"
 #include "store/sigv4.h"
 #include "tests/test.h"

@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* memmem */
 #endif
-#include "store/s3_xml.h"
+#include "store/s3/s3_xml.h"
 
 #include <stdio.h>
 #include <stdlib.h>
