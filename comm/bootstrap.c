@@ -15,6 +15,9 @@
 /* MPI is a state of the process, and so is how it ends. */
 static int finalize_at_exit;
 
+/* All ranks have the error of one that could not start. */
+static int has_agreed;
+
 int bootstrap_expected_ranks(void)
 {
     static const enum env name[] = { ENV_OMPI_COMM_WORLD_SIZE, ENV_PMI_SIZE, ENV_SLURM_STEP_NUM_TASKS,
@@ -95,14 +98,22 @@ int bootstrap_open(struct topology *p, struct err *e)
     return rc;
 }
 
+int bootstrap_has_agreed(void) { return has_agreed; }
+
 int bootstrap_agree(const struct topology *p, int rc, struct err *e)
 {
-    int mine = rc < 0, any = mine;
+    int mine = rc < 0 ? p->rank : p->size, first = mine;
+    char text[sizeof e->text] = "";
+
     if (p->with_mpi)
-        MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-    if (rc < 0 || !any)
+        MPI_Allreduce(&mine, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (!p->with_mpi || first == p->size)
         return rc < 0 ? rc : 0;
-    return err_set(e, ERR_PEER, "another rank could not start: see its message");
+    if (p->rank == first)
+        snprintf(text, sizeof text, "%s", e->text);
+    MPI_Bcast(text, sizeof text, MPI_CHAR, first, MPI_COMM_WORLD);
+    has_agreed = 1;
+    return rc < 0 ? rc : err_set(e, ERR_PEER, "rank %d: %s", first, text);
 }
 
 /* 1 when all ranks of the node have the segment; else closes it on all. */

@@ -16,8 +16,12 @@ int bootstrap_open(struct topology *p, struct err *e);
  * rank of the machine has it. */
 int bootstrap_segment(struct segment *s, const struct topology *p, size_t bytes, struct err *e);
 
-/* 0 when every rank passes 0; else this rank's own error, or ERR_PEER when it has none. */
+/* 0 when every rank passes 0; else this rank's own error, or where it has none ERR_PEER with the error of the
+ * first rank that failed. */
 int bootstrap_agree(const struct topology *p, int rc, struct err *e);
+
+/* 1: bootstrap_agree() has given all ranks an error. Not collective. */
+int bootstrap_has_agreed(void);
 
 /* Frees what *p owns. orderly: MPI is finalized at the end of the process; else never, because MPI_Finalize
  * would wait for the missing rank. */

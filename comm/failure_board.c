@@ -1,5 +1,6 @@
 /* failure_board.c - see failure_board.h. */
 #include "comm/failure_board.h"
+#include "comm/leash.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -32,4 +33,10 @@ int failure_board_check(struct failure_board *b, struct err *e)
     return err_set(e, ERR_PEER, "%s", f == BOARD_FAILED ? b->text : "another rank failed");
 }
 
-int failure_board_claim_report(struct failure_board *b) { return !atomic_exchange(&b->reported, 1); }
+int failure_board_claim_report(struct failure_board *b)
+{
+    int first = !atomic_exchange(&b->reported, 1);
+    if (first)
+        leash_tell();
+    return first;
+}

@@ -48,7 +48,7 @@ int failure_board_fail(struct failure_board *b, const char *text);
 /* 0, or -ERR_PEER with the text of the failure. */
 int failure_board_check(struct failure_board *b, struct err *e);
 
-/* 1 for the first caller, which prints the error. */
+/* 1 for the first caller, which prints the error; the job's launcher is told that. */
 int failure_board_claim_report(struct failure_board *b);
 
 #endif

@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "comm/bootstrap.h"
+#include "comm/comm.h"
 #include "comm/leash.h"
 #include "comm/watch.h"
 
@@ -41,12 +42,26 @@ int launch_under_launcher(void)
 
 int launch_is_ours(void) { return !launch_under_launcher() || env_get(ENV_SHARDLINE_STDERR_TTY); }
 
-int launch_is_first(void)
+/* This process among those of the launcher; 0: or there is none. */
+static int rank_here(void)
 {
     const char *rank = env_get(ENV_OMPI_COMM_WORLD_RANK);
     if (!rank)
         rank = env_get(ENV_PMIX_RANK);
-    return !rank || !strcmp(rank, "0");
+    return rank ? atoi(rank) : 0;
+}
+
+int launch_report(const struct err *e, const char *program)
+{
+    const int rank = rank_here(), is_own = e->code == ERR_MEMORY || e->code == ERR_INTERNAL;
+    struct err line = *e;
+
+    if (rank && (!is_own || bootstrap_has_agreed()))
+        return err_exit_status(e->code);
+    if (rank)
+        comm_name_rank(&line, rank);
+    leash_tell();
+    return err_print(&line, program);
 }
 
 int launch_stderr_is_tty(void)
@@ -55,7 +70,10 @@ int launch_stderr_is_tty(void)
     return v ? *v == '1' : isatty(2);
 }
 
-/* Keeps what the user has set. pml and btl: on one machine the search for networks costs 0.2 s. */
+/* Keeps what the user has set. pml and btl: on one machine the search for networks costs 0.2 s.
+ * exit_without_sync: mpirun of Open MPI 4.1 sometimes misses that a rank has called MPI_Finalize (its issue
+ * 7833), and would end with status 1 and, as it is quiet, no message. A rank that exits too early is seen by
+ * the others (watch.h). */
 static void set_environment(void)
 {
     static const char *const set[][2] = {
@@ -66,6 +84,7 @@ static void set_environment(void)
         { "OMPI_MCA_btl_vader_single_copy_mechanism", "none" },
         { "OMPI_MCA_osc", "^ucx" },
         { "OMPI_MCA_odls_base_sigkill_timeout", "1" },
+        { "OMPI_MCA_orte_allowed_exit_without_sync", "1" },
     };
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
         setenv(set[i][0], set[i][1], 0);
@@ -109,10 +128,31 @@ static void reap_left_over(void)
 }
 
 /* The ranks that mpirun has started: how many, how many of them have exited, how many block SIGUSR1 (watch.h)
- * and so can take it. */
+ * and so can take it. status: of one that has exited and failed; 0: none has. */
 struct started {
-    int all, ended, ready;
+    int all, ended, ready, status;
 };
+
+/* An exit status as a shell has it, of what waitpid() says. */
+static int exit_status(int status)
+{
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* That of a process that has exited and that its parent has not waited for: the last number of its line in
+ * /proc. */
+static int status_of_ended(long pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *f = fopen(path, "re");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f)
+        fclose(f);
+    text[n] = 0;
+    const char *last = strrchr(text, ' ');
+    return last ? exit_status(atoi(last + 1)) : 0;
+}
 
 static void look_at(struct started *s, long pid)
 {
@@ -127,6 +167,8 @@ static void look_at(struct started *s, long pid)
     int ended = state && state[8] == 'Z';
     s->all++;
     s->ended += ended;
+    if (ended && !s->status)
+        s->status = status_of_ended(pid);
     s->ready += !ended && held && (strtoull(held + 9, NULL, 16) >> (SIGUSR1 - 1) & 1);
 }
 
@@ -175,32 +217,35 @@ static int output_waits(void)
     return poll(out, 2, 0) < 2;
 }
 
-/* The user's request to stop the job. */
-struct stop_request {
-    int64_t since_ns; /* of the first one; 0: none */
+/* What signals have said: the user's request to stop the job, and a rank's word. */
+struct heard {
+    int64_t since_ns; /* of the first request; 0: none */
     int due;          /* the ranks do not have it yet */
+    int told;         /* why the job fails is known: the line is printed, or the user wants it */
+    int lost;         /* mpirun has not noticed that the ranks have exited … */
+    int status;       /* … with this status */
 };
 
 /* Handles a signal. The first request is for the ranks; a second one, a second later or typed by hand, for
- * mpirun. An mpirun
- * whose ranks have exited gets no SIGTERM: it is ending, and Open MPI 4.1 crashes of it. exited: all ranks
- * have; waits: mpirun stays only for a reader of its output. */
-static void take_signal(struct stop_request *q, const siginfo_t *sig, pid_t mpirun, int64_t now, int exited,
+ * mpirun. An mpirun whose ranks have exited gets no SIGTERM: it is ending, and Open MPI 4.1 crashes of it.
+ * exited: all ranks have; waits: mpirun stays only for a reader of its output. */
+static void take_signal(struct heard *q, const siginfo_t *sig, pid_t mpirun, int64_t now, int exited,
                         int waits)
 {
     const int by_hand = sig->si_code == SI_KERNEL; /* the terminal sent it (Ctrl-C), no process */
     if (!q->since_ns || sig->si_signo == SIGUSR1)
         q->due = 1;
-    else if ((by_hand || now - q->since_ns > SECOND_NS) && (!exited || waits))
+    else if ((by_hand || now - q->since_ns > SECOND_NS) && (!exited || waits)) {
         kill(mpirun, exited ? SIGKILL : SIGTERM);
+        q->told = 1;
+    }
     q->since_ns = q->since_ns ? q->since_ns : now;
 }
 
 /* Sends a due request once all ranks can take it: before, SIGUSR1 would end an mpirun that is not ready to
  * pass it on, or a rank that does not block it yet, or get lost between the two. The wait has a limit,
  * because mpirun may start ranks where this process does not see them. */
-static void send_request(struct stop_request *q, const struct started *s, int ranks, pid_t mpirun,
-                         int64_t now)
+static void send_request(struct heard *q, const struct started *s, int ranks, pid_t mpirun, int64_t now)
 {
     const int64_t limit_s = s->all < ranks ? UNSEEN_S : SLOW_S;
     if (!q->due || (s->ready < ranks && now - q->since_ns < limit_s * SECOND_NS))
@@ -209,8 +254,9 @@ static void send_request(struct stop_request *q, const struct started *s, int ra
     kill(mpirun, SIGUSR1);
 }
 
-/* Waits until mpirun exits; returns its exit status. */
-static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct stop_request *q)
+/* Waits until mpirun exits; returns its exit status. One that does not notice that its ranks have exited is
+ * ended, and their status counts. */
+static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct heard *q)
 {
     static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 };
     int64_t lost_ns = 0;
@@ -218,11 +264,11 @@ static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct stop_re
         siginfo_t info = { 0 };
         int status, sig = sigtimedwait(set, &info, q->due ? &soon : &second);
         pid_t p;
+        q->told |= sig == LEASH_TOLD;
         while ((p = waitpid(-1, &status, WNOHANG)) > 0)
             if (p == mpirun)
-                return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+                return q->lost ? q->status : exit_status(status);
 
-        /* an mpirun that does not notice that its ranks have exited */
         const int64_t now = clock_ns();
         const struct started s = started_by(mpirun);
         const int exited = all_exited(&s, &had), waits = exited && output_waits();
@@ -231,12 +277,17 @@ static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct stop_re
         else if (!lost_ns)
             lost_ns = now;
         if (lost_ns && now - lost_ns > LOST_S * SECOND_NS) {
-            fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
             kill(mpirun, SIGKILL);
             lost_ns = 0;
+            q->lost = s.all == ranks; /* else it has waited for some, and their status is not known */
+            q->status = s.status;
+            if (!q->lost || q->status) {
+                fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
+                q->told = 1;
+            }
         }
 
-        if (sig >= 0 && sig != SIGCHLD)
+        if (sig >= 0 && sig != SIGCHLD && sig != LEASH_TOLD)
             take_signal(q, &info, mpirun, now, exited, waits);
         send_request(q, &s, ranks, mpirun, now);
     }
@@ -269,8 +320,8 @@ static char **make_args(int ranks, char **argv, char *const *more, char *self, c
 }
 
 /* Runs mpirun once; *status: its exit status. -1, with errno set: it could not be started. */
-static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t *before,
-                    struct stop_request *q, int *status)
+static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t *before, struct heard *q,
+                    int *status)
 {
     int failed[2], why = 0;
     if (pipe2(failed, O_CLOEXEC) < 0)
@@ -299,12 +350,36 @@ static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t 
 /* Not success and not wrong usage. */
 static int is_failure(int status) { return status != 0 && status != 2; }
 
+/* Prints a line where a job failed and no rank has said why; not where a job that was asked to stop was ended
+ * by a signal. */
+static void report_silence(struct heard *q, int status, int ranks)
+{
+    static const struct timespec now = { 0 };
+    const char *name = program_invocation_short_name;
+    sigset_t told;
+
+    sigemptyset(&told);
+    sigaddset(&told, LEASH_TOLD);
+    q->told |= sigtimedwait(&told, NULL, &now) == LEASH_TOLD;
+    if (!is_failure(status) || q->told || (q->since_ns && status > 128))
+        return;
+    if (status > 128)
+        fprintf(stderr, "%s: a rank was ended by signal %d (%s) before it could say why\n", name,
+                status - 128, strsignal(status - 128));
+    else
+        fprintf(
+            stderr,
+            "%s: mpirun ended with status %d and no rank has said why: start `mpirun -n %d %s …` to see its "
+            "messages\n",
+            name, status, ranks, name);
+}
+
 /* Returns only when mpirun could not be started. */
 static int start(int ranks, char **argv, int times, char *const *more, struct err *e)
 {
     char self[4096] = { 0 }, count[16];
     sigset_t set, before;
-    struct stop_request stop = { 0 };
+    struct heard stop = { 0 };
     int status = 0;
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return err_sys(e, "cannot start ranks");
@@ -322,10 +397,13 @@ static int start(int ranks, char **argv, int times, char *const *more, struct er
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGUSR1);
     sigaddset(&set, SIGCHLD);
+    sigaddset(&set, LEASH_TOLD);
     sigprocmask(SIG_BLOCK, &set, &before);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
 
     for (int i = 0; run_once(i ? again : a, ranks, &set, &before, &stop, &status) == 0; i++) {
+        report_silence(&stop, status, ranks);
+        stop.told = stop.lost = 0;
         if (!is_failure(status) || stop.since_ns || i == times) {
             fflush(NULL);
             _exit(status); /* as if this process had become mpirun */

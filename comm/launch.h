@@ -30,8 +30,9 @@ int launch_under_launcher(void);
 /* 1 when no foreign launcher decides where this process runs: there is none, or launch_ranks started it. */
 int launch_is_ours(void);
 
-/* 1 in the one process that prints before the world is open: rank 0, or the only process. */
-int launch_is_first(void);
+/* Prints an error that ends this process before the world is open, and returns the exit status. An error that
+ * all ranks find alike is rank 0's to print; memory that one of them lacks is its own. */
+int launch_report(const struct err *e, const char *program);
 
 /* 1 when stderr is a terminal; for ranks of launch_ranks, the stderr of the parent. */
 int launch_stderr_is_tty(void);

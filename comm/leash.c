@@ -26,6 +26,9 @@ struct process {
     char boot[40];
 };
 
+/* The first process of the job: a state of this process, as its parent is. 0: none on this machine. */
+static long launcher;
+
 /* When a process started; 0: it has ended. */
 static unsigned long long start_of(long pid)
 {
@@ -95,6 +98,7 @@ int leash_hold(struct err *e)
     if (!(arg = malloc(sizeof *arg)))
         return err_set(e, ERR_MEMORY, "no memory for a thread");
     *arg = p;
+    launcher = p.pid;
 
     /* other threads take the signals of this process */
     sigfillset(&all);
@@ -109,4 +113,10 @@ int leash_hold(struct err *e)
         return 0;
     free(arg);
     return err_set(e, ERR_MEMORY, "cannot start a thread: %s", strerror(rc));
+}
+
+void leash_tell(void)
+{
+    if (launcher)
+        kill((pid_t)launcher, LEASH_TOLD);
 }

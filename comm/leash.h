@@ -4,7 +4,11 @@
 #ifndef SHARDLINE_COMM_LEASH_H
 #define SHARDLINE_COMM_LEASH_H
 
+#include <signal.h>
 #include "base/err.h"
+
+/* Ignored by a process that does not wait for it. */
+#define LEASH_TOLD SIGURG
 
 /* In the first process, before it starts mpirun: names this process in SHARDLINE_LAUNCHER. */
 void leash_offer(void);
@@ -12,5 +16,9 @@ void leash_offer(void);
 /* In a rank: starts a thread that kills this process as soon as the process of SHARDLINE_LAUNCHER has ended.
  * Without that variable, and on another machine, it does nothing. ERR_MEMORY: no thread. */
 int leash_hold(struct err *e);
+
+/* In a rank that leash_hold() holds: tells the first process of the job, by the signal LEASH_TOLD, that the
+ * line is printed that says why the job fails. Any thread; safe in a signal's handler. */
+void leash_tell(void);
 
 #endif

@@ -178,12 +178,20 @@ static void end_on_stop(struct watch *w)
 
 static void enforce_end(struct watch *w, int64_t now)
 {
+    struct err e;
     if (!atomic_load(&w->board->failed) || w->board->n_ranks == 1)
         return;
     if (!w->failed_ns)
         w->failed_ns = now;
-    if (now - w->failed_ns > GRACE_NS)
-        _exit(err_exit_status(ERR_PEER)); /* main computes, or hangs in a library */
+    if (now - w->failed_ns <= GRACE_NS)
+        return;
+
+    /* main computes, or hangs in a library */
+    if (failure_board_claim_report(w->board)) {
+        failure_board_check(w->board, &e);
+        dprintf(2, "%s: %s\n", program_invocation_short_name, e.text);
+    }
+    _exit(err_exit_status(ERR_PEER));
 }
 
 static void *run(void *arg)

@@ -1,6 +1,8 @@
 /* world.c - all ranks of the job: opened once, cut into groups by the mesh, closed together. */
+#define _GNU_SOURCE
 #include "comm/comm_priv.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,13 +165,18 @@ static int wait_for_all(struct world *w, struct err *e)
     return 0;
 }
 
+/* 1: all ranks have come to the end. Else one line says what failed, if no rank has printed it. */
 static int end_together(struct world *w)
 {
     struct err e;
-    if (comm_barrier(w->all, &e) < 0)
-        return 0;
-    atomic_store(&w->board->rank[w->at.node_rank].state, BOARD_CLOSING);
-    return wait_for_all(w, &e) == 0;
+    int rc = comm_barrier(w->all, &e);
+    if (rc >= 0) {
+        atomic_store(&w->board->rank[w->at.node_rank].state, BOARD_CLOSING);
+        rc = wait_for_all(w, &e);
+    }
+    if (rc < 0 && world_claim_report(w))
+        err_print(&e, program_invocation_short_name);
+    return rc >= 0;
 }
 
 void world_close(struct world *w)

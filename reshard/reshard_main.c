@@ -631,6 +631,6 @@ int main(int argc, char **argv)
     if (rc >= 0 && io_flush_stdout(&e) < 0)
         rc = -e.code;
     if (rc < 0)
-        return launch_is_first() ? err_print(&e, "reshard") : err_exit_status(e.code);
+        return launch_report(&e, "reshard");
     return rc;
 }

@@ -17,7 +17,7 @@ int main(int argc, char **argv)
     if (rc < 0 && s.world)
         status = world_report(s.world, &e, "pserve"); /* the others stop too; one line for the whole job */
     else if (rc < 0)
-        status = launch_is_first() ? err_print(&e, "pserve") : err_exit_status(e.code);
+        status = launch_report(&e, "pserve");
     server_close(&s, rc);
     return status;
 }

@@ -21,7 +21,7 @@ int main(int argc, char **argv)
         status = world_report(p.ranks.world, &e,
                               "ptrain"); /* stops the other ranks too; one line for the job */
     else if (rc < 0)
-        status = launch_is_first() ? err_print(&e, "ptrain") : err_exit_status(e.code);
+        status = launch_report(&e, "ptrain");
     ptrain_close(&p);
     return status;
 }

@@ -346,7 +346,8 @@ int weights_identify(struct model_info *l, const struct model *m, struct comm *a
     }
 
     l->identity = ckpt_digest_all(n, t, NULL).weights;
-    rc = 0;
+    rc = comm_agree_alike(all, (uint64_t[]){ l->identity.lo, l->identity.hi }, 2, CKPT_DIFFERS, e);
+    TRY(rc < 0 ? err_add(e, "%s", ckpt_path(c)) : 0);
 out:
     free(l->seen);
     l->seen = NULL;

@@ -17,7 +17,8 @@ int weights_read(struct background *a, struct model_info *l, struct model *m, st
 int weights_digest(const struct model_info *l, const volatile sig_atomic_t *stop, struct ckpt_digest *out,
                    struct err *e);
 /* After weights_read: sets l->identity (the weights_digest), unless l->late.digest is set. all: the ranks
- * of the replica. Main thread, collective over all; an error is the same on all. */
+ * of the replica. ERR_CONFIG: their files list other tensors, or store digests of other values. Main thread,
+ * collective over all; an error is the same on all. */
 int weights_identify(struct model_info *l, const struct model *m, struct comm *all, struct err *e);
 
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# folders_differ.sh - ranks that read folders of their own, as on several machines, where these have other tensors:
-# refused in one line, and no rank waits for ever.
+# folders_differ.sh - ranks that read folders of their own, as on several machines, where these have other tensors, or
+# tensors of other values: refused in one line, and no rank waits for ever.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 3 60000 >"$TMP/text"
 config "$TMP/model.json" vocab_size=256
@@ -41,4 +41,12 @@ rm -r "$TMP/1/model"
 cp -r "$TMP/0/model" "$TMP/1/model"
 apart "$BIN/pserve" model --tp 2 --threads 1 --once "the model" --max-tokens 2
 claim "equal folders are served" [ $rc = 0 ]
+
+# the same tensors of other values, where the files store digests
+run ptrain --data "$TMP/text" --model "$TMP/model.json" --steps 1 --seed 5 --seq-len 16 --global-batch 1 --threads 1 --out "$TMP/other"
+rm -r "$TMP"/[01]/model
+cp -r "$TMP/run/step-1" "$TMP/0/model"
+cp -r "$TMP/other/step-1" "$TMP/1/model"
+apart "$BIN/pserve" model --tp 2 --threads 1 --once "the model" --max-tokens 2
+refused "pserve, other values"
 finish

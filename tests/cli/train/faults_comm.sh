@@ -29,6 +29,15 @@ printf '#!/bin/bash\ntrap "" TERM\nsleep 2 &\nwait\nexec sleep 600\n' >"$TMP/fak
 chmod +x "$TMP/fake/mpirun"
 PATH=$TMP/fake:$PATH RANKS=2 "$prog" >/dev/null 2>"$TMP/stays.err" </dev/null &
 stays=$!
+# Others that stay, and have not even waited for them: the ranks' own status counts.
+mkdir "$TMP/deaf"
+printf '#!/bin/bash\nexec python3 -c "import os, time\nfor i in range(2):\n    if not os.fork(): os._exit(i * $CODE)\ntime.sleep(600)"\n' >"$TMP/deaf/mpirun"
+chmod +x "$TMP/deaf/mpirun"
+deaf=()
+for code in 0 3; do
+    CODE=$code PATH=$TMP/deaf:$PATH RANKS=2 "$prog" >/dev/null 2>"$TMP/deaf$code.err" </dev/null &
+    deaf+=($!)
+done
 # And one that stays because nobody reads what its ranks have said.
 mkdir "$TMP/says"
 printf '#!/bin/bash\nsleep 2 &\nwait\nprintf %%200000s\n' >"$TMP/says/mpirun"
@@ -200,6 +209,10 @@ claim "and the job says so by its status" [ $rc = 137 ]
 wait $stays; rc=$?
 claim "an mpirun that stays without ranks is ended" [ $rc = 137 ] &&
     claim "and that is said" grep -q "the ranks are dead and mpirun does not notice" "$TMP/stays.err"
+wait ${deaf[0]}; rc=$?
+claim "ranks that ended well have, and nothing is said" [ "$rc$(cat "$TMP/deaf0.err")" = 0 ]
+wait ${deaf[1]}; rc=$?
+claim "those that failed have" [ "$rc/$(wc -l <"$TMP/deaf3.err")" = 3/1 ]
 [ -z "$slow" ] ||
     { wait $slow; rc=$?; claim "a wish to end waits for ranks that are slow to start" [ $rc = 0 ]; }
 wait $ends; rc=$?
@@ -208,6 +221,16 @@ wait $says
 claim "one whose output waits for a reader is not" [ "$(cat "$TMP/says.bytes")" = 200000 ] &&
     claim "and nothing is said" [ ! -s "$TMP/says.err" ]
 
+# an mpirun that fails without a word, as Open MPI's does under -q; a rank that dies before it knows the others
+mkdir "$TMP/mute"
+printf '#!/bin/bash\n[ "$CODE" = 1 ] && exit 1\nkill -SEGV $$\n' >"$TMP/mute/mpirun"
+chmod +x "$TMP/mute/mpirun"
+run env CODE=1 RANKS=2 PATH="$TMP/mute:$PATH" "$prog"
+claim "an mpirun that fails without a word" [ $rc = 1 ] &&
+    claim "is one line" one_line "mpirun ended with status 1 and no rank has said why: start .mpirun -n 2 comm_fault_test"
+run env CODE=139 RANKS=2 PATH="$TMP/mute:$PATH" "$prog"
+claim "a signal that nobody has reported: one line names it" [ $rc = 139 ] &&
+    claim "by number and name" has "$err" "a rank was ended by signal 11 (Segmentation fault) before it could say why"
 run env RANKS=2 PATH=/nowhere "$prog"
 claim "without mpirun the message says what is missing" has "$err" \
     "cannot start 2 ranks with mpirun (is openmpi-bin installed): No such file"
