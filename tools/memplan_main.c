@@ -15,7 +15,7 @@
 
 struct memplan_opts {
     const char *params, *model, *lora;
-    int64_t virtual_stages, gpus, tp, pp, cp, cp_grain, dp, ep, zero, micro, seq_len, batch, memory;
+    int64_t virtual_stages, gpus, threads, tp, pp, cp, cp_grain, dp, ep, zero, micro, seq_len, batch, memory;
     double expert_buffer;
     int64_t disk;
     double tflops;
@@ -39,6 +39,8 @@ static const struct opt table[] = {
       "an adapter is trained, the model is frozen: as of ptrain", 0, 0, 0 },
     { OPT_GROUP, "Machine", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_INT,    "gpus",           AT(gpus),           "1",    "N", "ranks in all", 1, 1e6, 0 },
+    { OPT_INT,    "threads",        AT(threads),        "1",    "N",
+      "threads of a rank, on a cluster whose ranks share cores", 1, 4096, 0 },
     { OPT_SIZE,   "memory",         AT(memory),         "80GB", "SIZE", "of a GPU", 0, 0, 0 },
     { OPT_GROUP, "Layout (without degrees: a search)", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_INT,    "tp",             AT(tp),             "0",    "N", "tensor parallel degree", 0, 64, 0 },
@@ -97,6 +99,18 @@ static const struct opt table[] = {
       "the step's timeline: a Chrome trace, or FILE.svg", 0, 0, 0 },
     { OPT_TEXT,   "scale-out",      AT(sim.scale),      NULL,   "FILE.svg",
       "step time against ranks: dp grows, the batch stays", 0, 0, 0 },
+    { OPT_INT,    "reshard-nodes",  AT(sim.reshard_nodes), "0", "N",
+      "a reshard of the whole state over so many machines: time and bytes", 0, 1e6, 0 },
+    { OPT_INT,    "serve-load",     AT(sim.load),       "0",    "N",
+      "tokens a second to generate: replicas, tp and batch with the fewest devices", 0, 1e12, 0 },
+    { OPT_INT,    "serve-prompt",   AT(sim.prompt),     "1024", "N", "tokens of a prompt", 1, 1e8, 0 },
+    { OPT_INT,    "serve-answer",   AT(sim.answer),     "256",  "N", "tokens of an answer", 1, 1e8, 0 },
+    { OPT_FLOAT,  "serve-first",    AT(sim.first_s),    "0",    "S",
+      "most seconds to the first token (0: any)", 0, 1e6, 0 },
+    { OPT_TEXT,   "calibrate",      AT(sim.calibrate),  NULL,   "FILE.toml",
+      "measure single operations of --model on this machine, and write a cluster", 0, 0, 0 },
+    { OPT_FLOAT,  "fit",            AT(sim.fit_s),      "0",    "S",
+      "seconds that this layout's step was measured with: fit the cluster's file to them", 0, 1e6, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 /* clang-format on */
@@ -245,7 +259,7 @@ static struct layout_spec ask_of(const struct memplan_opts *o, const struct mode
                                  .pipeline = (enum pipe_kind)o->pipeline,
                                  .sharers = 1, /* a GPU has memory of its own */
                                  .overlap = d.dp * d.cp > 1,
-                                 .threads = 1,
+                                 .threads = (int)o->threads,
                                  .cp_grain = sequence_leaves(o),
                                  .offload = o->offload == ASK_CPU    ? OFFLOAD_HOST
                                             : o->offload == ASK_DISK ? OFFLOAD_FILES
@@ -308,8 +322,9 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
         return 0;
     struct layout_spec a = ask_of(o, c, d, zero, o->recompute);
     struct err why;
-    if (layout_check(&a.layout, c, &why) < 0 ||
-        (o->sim.name && memplan_sim_show(&o->sim, &a, params->all, &why) < 0) ||
+    struct memplan_sim sim = o->sim;
+    if (layout_check(&a.layout, c, &why) < 0 || (sim.fit_s > 0 && memplan_sim_fit(&sim, &a, &why) < 0) ||
+        (sim.name && memplan_sim_show(&sim, &a, params->all, &why) < 0) ||
         layout_plan_make(&p, &a, stdout, &why) < 0) {
         *e = why;
         return -e->code;
@@ -603,7 +618,13 @@ int main(int argc, char **argv)
     if (o.sim.name && !opt_given(&program, given, "memory"))
         o.memory = (int64_t)o.sim.cluster.hbm_bytes;
     TRY(read_model(&o, &c, &params, &e));
-    if (!o.tp && !o.pp && !o.cp && !o.dp && o.zero < 0 && o.model)
+    if (o.sim.calibrate || o.sim.load) {
+        rc = o.model ? 0 : err_set(&e, ERR_USAGE, "--calibrate and --serve-load need a model: give --model");
+        if (rc >= 0)
+            rc = o.sim.calibrate
+                     ? memplan_calibrate(o.sim.calibrate, &c, (o.micro ? o.micro : 1) * o.seq_len, &e)
+                     : memplan_sim_serve(&o.sim, &c, params.all, &e);
+    } else if (!o.tp && !o.pp && !o.cp && !o.dp && o.zero < 0 && o.model)
         rc = search(&o, &c, params.active, &e);
     else
         rc = show_layout(&o, &c, &params, &e);

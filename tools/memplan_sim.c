@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "train/simulate/sim_job.h"
+#include "train/simulate/sim_move.h"
 #include "train/simulate/sim_picture.h"
 
 enum { MOST_SPANS = 200000, MOST_POINTS = 16 };
@@ -47,6 +48,19 @@ int memplan_sim_judge(const struct memplan_sim *s, const struct layout_spec *a, 
     return 0;
 }
 
+int memplan_write(const char *path, const char *text, size_t n, struct err *e)
+{
+    char tmp[4200];
+    int rc = 0;
+    if (snprintf(tmp, sizeof tmp, "%s.tmp", path) >= (int)sizeof tmp)
+        return err_set(e, ERR_USAGE, "a path of %zu bytes is too long: use at most 4000", strlen(path));
+    TRY(io_unlink(tmp, e)); /* of a run that died here */
+    TRY(io_write_file(tmp, text, n, e));
+    TRY(io_replace(tmp, path, e));
+out:
+    return rc;
+}
+
 static int is_svg(const char *path)
 {
     size_t n = strlen(path);
@@ -62,7 +76,7 @@ static int write_trace(const struct memplan_sim *s, const struct clock_timeline 
     int rc = is_svg(s->trace) ? sim_picture_svg(t, run->pp, step_s, &text, &n, e)
                               : sim_picture_trace(t, &text, &n, e);
     if (rc >= 0)
-        rc = io_write_file(s->trace, text, n, e);
+        rc = memplan_write(s->trace, text, n, e);
     free(text);
     return rc;
 }
@@ -93,7 +107,7 @@ static int write_scale(const struct memplan_sim *s, const struct layout_spec *a,
     if (!n_points)
         return 0;
     TRY(sim_picture_scale(point, n_points, &text, &n, e));
-    rc = io_write_file(s->scale, text, n, e);
+    rc = memplan_write(s->scale, text, n, e);
 out:
     free(text);
     return rc;
@@ -120,6 +134,13 @@ int memplan_sim_show(const struct memplan_sim *s, const struct layout_spec *a, d
                            .tokens = (double)s->tokens };
     sim_job(&job, &ask, &r, &run, &s->cluster);
     sim_job_print(&job, &ask, &r, &run, stdout);
+    if (s->reshard_nodes) {
+        struct sim_reshard move = { ask.state_bytes, (double)s->reshard_nodes, s->cluster.level[0].ranks };
+        struct sim_reshard_result moved;
+        move.ranks_a_node = move.ranks_a_node > 0 ? move.ranks_a_node : 1;
+        sim_reshard(&moved, &move, &s->cluster);
+        sim_reshard_print(&moved, &move, stdout);
+    }
     if (s->trace)
         TRY(write_trace(s, &t, &run, r.step_s, e));
     if (s->scale)
@@ -127,4 +148,59 @@ int memplan_sim_show(const struct memplan_sim *s, const struct layout_spec *a, d
 out:
     free(t.span);
     return rc;
+}
+
+int memplan_sim_fit(struct memplan_sim *s, const struct layout_spec *a, struct err *e)
+{
+    struct layout_plan p;
+    double low = 1e-3, high = 1000, step_s = 0, mfu;
+    const char *why;
+    char *text = NULL;
+    size_t n;
+    int rc;
+    if (cluster_preset(s->name))
+        return err_set(e, ERR_USAGE,
+                       "--fit writes into the cluster's file, and %s is a preset: use --calibrate FILE",
+                       s->name);
+    TRY(layout_plan_make(&p, a, NULL, e));
+    for (int i = 0; i < 60; i++) {
+        s->cluster.engine.row_bytes = (low + high) / 2;
+        if (memplan_sim_judge(s, a, &p, &step_s, &mfu, &why) < 0)
+            break;
+        *(step_s < s->fit_s ? &low : &high) = s->cluster.engine.row_bytes;
+    }
+    if (!(step_s > 0.99 * s->fit_s && step_s < 1.01 * s->fit_s)) {
+        rc = err_set(e, ERR_USAGE, "--fit %g: a step takes %.4g s whatever rows cost: was it measured here",
+                     s->fit_s, step_s);
+        goto out;
+    }
+    FILE *out = open_memstream(&text, &n);
+    if (!out) {
+        rc = err_set(e, ERR_MEMORY, "no memory for %s", s->name);
+        goto out;
+    }
+    cluster_write(&s->cluster, out);
+    fclose(out);
+    TRY(memplan_write(s->name, text, n, e));
+    printf("fitted       rows cost %.4g times a copy; written to %s\n", s->cluster.engine.row_bytes, s->name);
+out:
+    free(text);
+    return rc;
+}
+
+int memplan_sim_serve(const struct memplan_sim *s, const struct model_config *c, double params, struct err *e)
+{
+    struct sim_load load = { (double)s->load, (double)s->prompt, (double)s->answer, s->first_s };
+    struct sim_serve_result r = { 0 };
+    if (sim_serve(&r, &load, c, 2 * params, &s->cluster) < 0)
+        return err_set(
+            e, ERR_USAGE,
+            "--serve-load %lld: no tp of a machine of %s holds %.4g GB and a request of %lld tokens in "
+            "time: use a longer --serve-first or larger devices",
+            (long long)s->load, s->cluster.name, 2 * params / 1e9, (long long)(s->prompt + s->answer));
+    printf(
+        "serve        %.0f tokens a second: %.0f replicas of tp %d, batch %.0f: %.0f devices; %.4g tokens a "
+        "second each, first token after %.3g s\n",
+        load.tokens_per_s, r.replicas, r.tp, r.batch, r.devices, r.tokens_per_s, r.first_s);
+    return 0;
 }

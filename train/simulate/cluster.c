@@ -57,7 +57,7 @@ static const struct key {
     { ENGINE,  "fp8",                AT(engine.fp8),         0,     1, 0 },
     { ENGINE,  "sum_bytes",          AT(engine.sum_bytes),   0,     8, 0 },
     { ENGINE,  "grad_bytes",         AT(engine.grad_bytes),  0,     8, 0 },
-    { ENGINE,  "row_bytes",          AT(engine.row_bytes),   0,     10, 0 },
+    { ENGINE,  "row_bytes",          AT(engine.row_bytes),   0,     1000, 0 },
     { ENGINE,  "dp_overlap",         AT(engine.dp_overlap),  0,     1, 0 },
     { ENGINE,  "gather_overlap",     AT(engine.gather_overlap), 0,     1, 0 },
     { ENGINE,  "wait_sends",         AT(engine.wait_sends),  0,     1, 0 },

@@ -10,10 +10,14 @@ static struct sim_engine own_engine(const struct layout_spec *a)
     return (struct sim_engine){ .nested = !a->overlap, .dp_overlap = a->overlap };
 }
 
-static int is_given(const struct sim_engine *g)
+/* What kernels of rows cost is a fact of the cluster, too: it alone names no other engine. */
+static struct sim_engine engine_of(const struct layout_spec *a, const struct cluster *c)
 {
     static const struct sim_engine none;
-    return memcmp(g, &none, sizeof none) != 0;
+    struct sim_engine given = c->engine, own = own_engine(a);
+    given.row_bytes = 0;
+    own.row_bytes = c->engine.row_bytes;
+    return memcmp(&given, &none, sizeof none) ? c->engine : own;
 }
 
 void sim_plan_run(struct sim_run *run, const struct layout_spec *a, const struct layout_plan *p,
@@ -42,7 +46,7 @@ void sim_plan_run(struct sim_run *run, const struct layout_spec *a, const struct
                              .disk_bytes = p->offload.moved,
                              .disk_fetched = p->offload.fetched,
                              .host_bytes = a->offload == OFFLOAD_HOST ? 8 * p->offload_elements : 0,
-                             .engine = is_given(&c->engine) ? c->engine : own_engine(a) };
+                             .engine = engine_of(a, c) };
 }
 
 int sim_plan_step(struct clock_result *r, struct sim_run *run, const struct layout_spec *a,

@@ -42,6 +42,22 @@ claim "a search is ranked by the clock" [ -n "$rows" -a \
     "$(awk '{ for (i = 1; i < NF; i++) if ($(i + 1) == "s") print $i }' <<<"$rows")" = \
     "$(awk '{ for (i = 1; i < NF; i++) if ($(i + 1) == "s") print $i }' <<<"$rows" | sort -g)" ]
 
+run memplan --model 110m --gpus 8 --tp 1 --zero 1 "${shape[@]}" --simulate h100 --reshard-nodes 4 --sites 2
+claim "a reshard over nodes" grep -Eq '^reshard +[0-9.]+ GB over 4 nodes: [0-9.e-]+ s' <<<"$out"
+run memplan --model 1b --simulate h100 --serve-load 100000 --serve-first 1
+claim "servers for a load" grep -Eq '^serve +100000 tokens a second: [0-9]+ replicas of tp [0-9]+, batch' <<<"$out"
+
+# this machine: single operations, then one measured step
+run memplan --model tiny --seq-len 64 --calibrate "$TMP/here.toml"
+claim "operations are measured" [ "$rc/$(grep -c '^\[\[product\]\]' "$TMP/here.toml")" = 0/60 ]
+one=(memplan --model tiny --gpus 1 --dp 1 --dtype fp32 --seq-len 64 --global-batch 4 --micro-batch 4 --simulate "$TMP/here.toml")
+run "${one[@]}" --fit 2
+claim "a step fits" [ "$rc/$(grep -c ^fitted <<<"$out")" = 0/1 ]
+run "${one[@]}"
+claim "and is the one that was measured" grep -Eq '^step (1\.99[0-9]*|2|2\.00[0-9]*) s' <<<"$out"
+run "${one[@]}" --fit 1e-9
+claim "a step that cannot be is refused" [ $rc = 2 ] && claim "with both numbers" has "$err" "a step takes"
+
 printf '[device]\nbf16_flops = 1e12\nefficiency = 7\n' >"$TMP/bad.toml"
 run memplan --model 110m --gpus 8 --tp 1 --simulate "$TMP/bad.toml"
 claim "an impossible value is one line" [ "$rc/$(wc -l <<<"$err")" = 2/1 ] && claim "with key and value" has "$err" "line 3: efficiency is 7"

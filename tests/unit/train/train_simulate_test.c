@@ -3,6 +3,7 @@
 #include <math.h>
 #include "tests/test.h"
 #include "train/simulate/sim_job.h"
+#include "train/simulate/sim_move.h"
 #include "train/simulate/sim_picture.h"
 #include "train/simulate/sim_plan.h"
 
@@ -284,6 +285,42 @@ TEST(failures_saves_and_restarts_cost_what_daly_s_formula_says)
     job.sites = 2, c.site_bytes_per_s = 1e9;
     sim_job(&r, &job, &step, &run, &c);
     CHECK_NEAR(r.site_s, 2 * 0.5 * 4e9 / 2 / 1e9, 1e-9); /* 16 ranks are 4 machines, 2 a site */
+}
+
+TEST(a_reshard_takes_what_its_slowest_part_takes)
+{
+    struct cluster c = easy_cluster();
+    struct sim_reshard_result r;
+    c.disk_bytes_per_s = 1e6, c.store_bytes_per_s = 0;
+    sim_reshard(&r, &(struct sim_reshard){ 64e6, 4, 4 }, &c);
+    CHECK_NEAR(r.read_s, 4, 1e-9);
+    CHECK_NEAR(r.wire_bytes, 48e6, 1e-3);
+    CHECK_NEAR(r.wire_s, 48e6 / 16 / 1e5, 1e-9); /* slower than the disks */
+    CHECK_NEAR(r.step_s, r.wire_s, 1e-9);
+    c.store_bytes_per_s = 2e6;
+    sim_reshard(&r, &(struct sim_reshard){ 64e6, 4, 4 }, &c);
+    CHECK_NEAR(r.step_s, 64, 1e-9);
+    CHECK_NEAR(r.wire_bytes, 0, 0);
+}
+
+TEST(servers_for_a_load_have_room_carry_it_and_are_in_time)
+{
+    struct model_config m = model_of(8);
+    struct cluster c;
+    struct err e = { 0 };
+    struct sim_serve_result r, more;
+    CHECK_INT(cluster_open(&c, "h100", &e), 0);
+    struct sim_load load = { 1e6, 512, 128, 0 };
+    CHECK_INT(sim_serve(&r, &load, &m, 30e9, &c), 0);
+    CHECK(r.replicas * r.tokens_per_s >= load.tokens_per_s);
+    CHECK((r.replicas - 1) * r.tokens_per_s < load.tokens_per_s);
+    load.tokens_per_s = 4e6;
+    CHECK_INT(sim_serve(&more, &load, &m, 30e9, &c), 0);
+    CHECK(more.devices > r.devices);
+    CHECK_INT(sim_serve(&more, &load, &m, 150e9, &c), 0);
+    CHECK(more.tp > 1); /* one device has no room */
+    load.first_s = 1e-9;
+    CHECK(sim_serve(&more, &load, &m, 30e9, &c) < 0);
 }
 
 TEST(a_timeline_has_every_forward_and_backward_once)
