@@ -1,6 +1,6 @@
 """follow.py TMP - a server that follows a trainer: it takes every version, whole or not at all; answers and
-tokens name theirs, and have the bits that ptrain computes for it; what runs at a swap goes on, ends with the old
-weights, or is aborted. live_server.py stands in for the trainer's end."""
+tokens name theirs, and have the bits that ptrain computes for it; what runs at a swap goes on, ends with the
+old weights, or is aborted. live_server.py stands in for the trainer's end."""
 import json
 import os
 import subprocess
@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
-from live_server import Live                     # noqa: E402
+from live_server import Live, left_in_memory     # noqa: E402
 from serve_server import Server, bits, claim, finish, together  # noqa: E402
 
 tmp = sys.argv[1]
@@ -58,9 +58,9 @@ def trainer_bits(version, conversations):
     with open(f"{tmp}/eval.jsonl", "w") as f:
         for ids in conversations:
             f.write(json.dumps({"ids": ids}) + "\n")
-    subprocess.run([f"{BIN}/ptrain", "--eval-only", "--init", steps[version], "--eval-data", f"{tmp}/eval.jsonl",
-                    "--seq-len", "512", "--ranks", "2", "--tp", "2", "--threads", "1", "--eval-logprobs",
-                    f"{tmp}/eval.out"], check=True, capture_output=True)
+    subprocess.run([f"{BIN}/ptrain", "--eval-only", "--init", steps[version], "--eval-data",
+                    f"{tmp}/eval.jsonl", "--seq-len", "512", "--ranks", "2", "--tp", "2", "--threads", "1",
+                    "--eval-logprobs", f"{tmp}/eval.out"], check=True, capture_output=True)
     return [[None if x is None else bits(x) for x in json.loads(line, parse_float=str)["logprobs"]]
             for line in open(f"{tmp}/eval.out")]
 
@@ -88,7 +88,8 @@ class Stream(threading.Thread):
     def run(self):
         import http.client
         c = http.client.HTTPConnection(self.s.host, self.s.port, timeout=120)
-        body = {**ASK, "max_tokens": 1200, "stream": True, "stream_options": {"include_usage": True}, **self.more}
+        body = {**ASK, "max_tokens": 1200, "stream": True, "stream_options": {"include_usage": True},
+                **self.more}
         c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         for line in c.getresponse():
             if line.startswith(b"data: {"):
@@ -126,7 +127,8 @@ first = s.complete(**ASK)
 claim("and names it", first["weight_version"] == 1 and digest[1] in first["system_fingerprint"]
       and first["choices"][0]["token_versions"] == [1] * 12, first)
 claim("nothing goes to the cache on disk", not os.path.exists(f"{tmp}/cache"), os.listdir(tmp))
-claim("so does /v1/models", model(s)["weight_version"] == 1 and model(s)["weights_digest"] == digest[1], model(s))
+claim("so does /v1/models", model(s)["weight_version"] == 1
+      and model(s)["weights_digest"] == digest[1], model(s))
 x = begun(s)
 live.publish(2, steps[2], digest[2])
 serves(s, 2)
@@ -141,8 +143,8 @@ claim("from there on they are those of the new weights", rest["choices"][0]["tok
 usage = x.events[-1]
 claim("the last event, with the usage, names the version", usage["usage"]["completion_tokens"] == 1200
       and usage["weight_version"] == 2, usage)
-status, data, _ = s.request("POST", "/inference/v1/generate", {"token_ids": list(b"line"), "sampling_params": {
-    "max_tokens": 3, "temperature": 0}})
+status, data, _ = s.request("POST", "/inference/v1/generate", {
+    "token_ids": list(b"line"), "sampling_params": {"max_tokens": 3, "temperature": 0}})
 ids = json.loads(data)
 claim("answers of ids have them too", ids["choices"][0]["token_versions"] == [2] * len(
     ids["choices"][0]["token_ids"]) and ids["weight_version"] == 2, ids)
@@ -185,11 +187,11 @@ live.publish(6, steps[1], digest[1])
 serves(s, 6)
 claim("a newer one is taken all the same", s.complete(**ASK)["choices"][0]["token_ids"]
       == first["choices"][0]["token_ids"])
-claim("one line a version", all(log_of(s).count(f"version {v} is served") == 1 for v in (2, 3, 4, 6)), log_of(s))
+claim("one line a version", all(log_of(s).count(f"version {v} is served") == 1 for v in (2, 3, 4, 6)),
+      log_of(s))
 rc, err = s.stop()
 claim("it ends well", rc == 0, (rc, err))
-root = f"/dev/shm/shardline-{os.geteuid()}"
-claim("and leaves nothing in memory", not os.path.exists(root) or not os.listdir(root))
+claim("and leaves nothing in memory", not left_in_memory(live.url), left_in_memory(live.url))
 
 # ---- orders of an operator ----
 s = Server(steps[1], "--replicas", 2, "--admin-key-file", f"{tmp}/admin-keys")
@@ -199,8 +201,8 @@ for what, body, param, words in (
          f"has weights_digest {digest[2]}, {digest[3]} is expected"),
         ("no digest", dict(path=steps[2], expect_digest="abc"), "expect_digest", "32 hex digits"),
         ("a version before it", dict(path=steps[2], version=0), "version", "version 0 with weights_digest"),
-        ("its own version of other weights", dict(path=steps[2], version=1, expect_digest=digest[2]), "version",
-         "give a higher version"),
+        ("its own version of other weights", dict(path=steps[2], version=1, expect_digest=digest[2]),
+         "version", "give a higher version"),
         ("a negative version", dict(path=steps[2], version=-3), "version", "whole number"),
         ("another mode", dict(path=steps[2], mode="now"), "mode", "keep, wait or abort"),
         ("two paths", dict(path=steps[2], checkpoint=steps[2]), None, "same member")):
@@ -220,7 +222,8 @@ waiter.join(60)
 claim("wait: what ran has one version", set(versions) == {1} and x.finish() == ["length"], set(versions))
 claim("wait: then the new one is there", told and told[0][0] == 200 and told[0][1]["version"] == 7
       and told[0][1]["weights_digest"] == digest[2], told)
-claim("wait: on all replicas", {a["weight_version"] for a in together([lambda: s.complete(**ASK)] * 4)} == {7})
+claim("wait: on all replicas",
+      {a["weight_version"] for a in together([lambda: s.complete(**ASK)] * 4)} == {7})
 live.fault = None
 live.publish(8, steps[3], digest[3])
 live.hold.clear()
@@ -245,18 +248,23 @@ claim("a pause is told", post(s, "/pause?mode=keep") == (200, {"status": "paused
 n = len(x.events)
 late = Stream(s, max_tokens=3)
 claim("and seen", json.loads(s.request("GET", "/is_paused")[1]) == {"is_paused": True})
-status, e = post(s, "/update_weights_from_disk", dict(model_path=steps[4], weight_version="9", flush_cache=True))
+status, e = post(s, "/update_weights_from_disk", dict(model_path=steps[4], weight_version="9",
+                                                      flush_cache=True))
 claim("weights change in it", status == 200 and e["success"] is True, e)
 claim("nothing goes on meanwhile", len(x.events) <= n + 2 and not late.events, (n, len(x.events)))
 claim("it ends", post(s, "/resume") == (200, {"status": "resumed"}))
 ids, versions = x.tokens()
-claim("what was kept goes on with the new weights", set(versions) == {8, 9} and len(ids) == 1200, set(versions))
+claim("what was kept goes on with the new weights", set(versions) == {8, 9} and len(ids) == 1200,
+      set(versions))
 claim("what came meanwhile has the new ones", set(late.tokens()[1]) == {9}, late.events)
-claim("the version is told", json.loads(s.request("GET", "/get_weight_version")[1]) == {"weight_version": "9"})
+claim("the version is told",
+      json.loads(s.request("GET", "/get_weight_version")[1]) == {"weight_version": "9"})
 x = begun(s)
 status, e = post(s, "/pause_generation", {"mode": "abort"})
-claim("a pause that aborts", status == 200 and x.tokens() and x.finish() == ["abort"], (status, e, x.finish()))
-claim("generation goes on", post(s, "/continue_generation")[0] == 200 and s.complete(**ASK)["weight_version"] == 9)
+claim("a pause that aborts", status == 200 and x.tokens() and x.finish() == ["abort"],
+      (status, e, x.finish()))
+claim("generation goes on", post(s, "/continue_generation")[0] == 200
+      and s.complete(**ASK)["weight_version"] == 9)
 status, e = post(s, "/update_weights_from_tensor", {})
 claim("what is not here says why", status == 501 and "weights are pulled here" in e["error"]["message"], e)
 claim("a key is needed for all of them", all(post(s, p, {}, {})[0] == 401 for p in (
@@ -265,5 +273,6 @@ x = begun(s)
 post(s, "/pause?mode=keep")
 rc, err = s.stop()
 ids, versions = x.tokens()
-claim("a server that is paused and ends finishes what runs", rc == 0 and len(ids) == 1200, (rc, err, len(ids)))
+claim("a server that is paused and ends finishes what runs", rc == 0 and len(ids) == 1200,
+      (rc, err, len(ids)))
 finish()

@@ -1,11 +1,23 @@
-"""live_server.py - stands in for a trainer's --publish: the newest version of a checkpoint as plain files with
-ranges, at one URL. `fault` bends what it sends. Standard library only."""
+"""live_server.py - stands in for a trainer's --publish: the newest version of a checkpoint as plain files
+with ranges, at one URL. `fault` bends what it sends. Standard library only."""
 import http.server
 import json
 import os
 import socket
 import threading
 import urllib.parse
+
+
+def left_in_memory(url):
+    """The folders in memory that servers of this URL have left."""
+    root = f"/dev/shm/shardline-{os.geteuid()}"
+    found = []
+    for name in os.listdir(root) if os.path.isdir(root) else ():
+        try:
+            found += [name] * (open(f"{root}/{name}/.url").read() == url)
+        except OSError:
+            pass                                 # of another server, which ends
+    return found
 
 
 class Live:
@@ -95,15 +107,17 @@ class Live:
             self.refused += 1
             self.end(h, 412)
             return
+        path = os.path.join(folder, at.path.strip("/"))
+        asked = h.headers.get("Range")
         try:
-            data = open(os.path.join(folder, at.path.strip("/")), "rb").read()
+            size = os.path.getsize(path)
+            lo, _, hi = (asked or f"bytes=0-{size - 1}")[6:].partition("-")
+            lo, hi = int(lo), min(int(hi or size - 1), size - 1)
+            with open(path, "rb") as f:
+                body = os.pread(f.fileno(), hi + 1 - lo, lo)
         except OSError:
             self.end(h, 404)
             return
-        asked = h.headers.get("Range")
-        lo, _, hi = (asked or f"bytes=0-{len(data) - 1}")[6:].partition("-")
-        lo, hi = int(lo), min(int(hi or len(data) - 1), len(data) - 1)
-        body = data[lo:hi + 1]
         weights = "weights-" in at.path
         if weights and len(body) > 1:
             self.asked.set()
@@ -116,7 +130,7 @@ class Live:
                 cut = body[:len(body) // 2]
         self.sent += len(body) if weights else 0
         h.send_response(206 if asked else 200)
-        for k, v in (("ETag", etag), ("Content-Range", f"bytes {lo}-{hi}/{len(data)}"),
+        for k, v in (("ETag", etag), ("Content-Range", f"bytes {lo}-{hi}/{size}"),
                      ("Content-Length", str(len(body)))):
             h.send_header(k, v)
         h.end_headers()

@@ -1,7 +1,7 @@
-"""rl.py TMP UPDATES TRAINER-LAYOUT SERVER-LAYOUT - reinforcement learning with pserve and ptrain: rollouts with
-token ids, versions and log-probs; a reward by a rule; a policy gradient with a weight a token; the new weights
-given to the server that runs. On policy the ratio of trainer to rollout is exactly 1 for every token: the
-log-probs are the same bits, at other layouts on both sides. The reward rises."""
+"""rl.py TMP UPDATES TRAINER-LAYOUT SERVER-LAYOUT - reinforcement learning with pserve and ptrain: rollouts
+with token ids, versions and log-probs; a reward by a rule; a policy gradient with a weight a token; the new
+weights given to the server that runs. On policy the ratio of trainer to rollout is exactly 1 for every
+token: the log-probs are the same bits, at other layouts on both sides. The reward rises."""
 import json
 import os
 import subprocess
@@ -28,8 +28,9 @@ def rollouts(s, update):
     """Answers: prompt, ids, log-probs as they were printed, versions."""
     out = []
     for k, prompt in enumerate(PROMPTS):
-        status, data, _ = s.request("POST", "/inference/v1/generate", {"token_ids": prompt, "sampling_params": {
-            "n": DRAWS, "max_tokens": LENGTH, "seed": 100 * update + k, "logprobs": 0, "ignore_eos": True}})
+        how = {"n": DRAWS, "max_tokens": LENGTH, "seed": 100 * update + k, "logprobs": 0, "ignore_eos": True}
+        _, data, _ = s.request("POST", "/inference/v1/generate", {"token_ids": prompt,
+                                                                  "sampling_params": how})
         answer = json.loads(data, parse_float=str)
         for c in answer["choices"]:
             out.append((prompt, c["token_ids"], [t["logprob"] for t in c["logprobs"]["content"]],
@@ -43,13 +44,14 @@ def reward(ids):
 
 
 def write(path, answers):
-    """The data of an update: the weight of a token is its answer's reward above the mean of its prompt's answers;
-    those of the prompt have none."""
+    """The data of an update: the weight of a token is its answer's reward above the mean of its prompt's
+    answers; those of the prompt have none."""
     with open(path, "w") as f:
         for i, (prompt, ids, _, _) in enumerate(answers):
             group = [reward(a[1]) for a in answers[i // DRAWS * DRAWS:][:DRAWS]]
             weight = (reward(ids) - sum(group) / DRAWS) / len(ids)
-            f.write(json.dumps({"ids": prompt + ids, "weights": [0] * len(prompt) + [weight] * len(ids)}) + "\n")
+            weights = [0] * len(prompt) + [weight] * len(ids)
+            f.write(json.dumps({"ids": prompt + ids, "weights": weights}) + "\n")
 
 
 policy = f"{tmp}/run/{sorted(os.listdir(f'{tmp}/run'))[-1]}"
@@ -69,27 +71,29 @@ for update in range(updates):
     lines = [json.loads(line, parse_float=str) for line in open(f"{tmp}/logprobs")]
     n = same = 0
     for (prompt, ids, own, _), line in zip(answers, lines):
-        ours = line["logprobs"][len(prompt):len(prompt) + len(ids)]
+        end = len(prompt) + len(ids)
+        ours = line["logprobs"][len(prompt):end]
         n += len(ids)
-        same += sum(bits(a) == bits(b) for a, b in zip(own, ours)) if line["ids"][:len(prompt) + len(ids)] == \
-            prompt + ids else 0
+        if line["ids"][:end] == prompt + ids:
+            same += sum(bits(a) == bits(b) for a, b in zip(own, ours))
     claim(f"update {update}: the ratio of trainer to rollout is 1 for every token, bit for bit",
           n == same == BATCH * LENGTH and len(lines) == BATCH, (n, same, len(lines)))
 
     # the update, and the weights that come of it to the server
-    how = ["--init", policy, "--steps", str(updates + 1), "--global-batch", str(BATCH), "--seq-len", "32", "--lr",
-           "2e-3", "--lr-schedule", "constant", "--weight-decay", "0", "--loss-divisor", str(BATCH)] \
-        if update == 0 else ["--resume", policy]
-    out = ptrain(*how, "--data", data, "--stop-after", str(update + 1), "--out", f"{tmp}/policy", layout=trainer)
+    how = ["--resume", policy] if update else [
+        "--init", policy, "--steps", str(updates + 1), "--global-batch", str(BATCH), "--seq-len", "32",
+        "--lr", "2e-3", "--lr-schedule", "constant", "--weight-decay", "0", "--loss-divisor", str(BATCH)]
+    out = ptrain(*how, "--data", data, "--stop-after", str(update + 1), "--out", f"{tmp}/policy",
+                 layout=trainer)
     digest = json.loads(out.splitlines()[-1])["weights_digest"]
     policy, version = f"{tmp}/policy/step-{update + 1}", 1000 + update
     status, data, _ = s.request("POST", "/admin/reload", {"path": policy, "expect_digest": digest,
                                                           "version": version, "mode": "wait"}, ADMIN)
-    claim(f"update {update}: the server has it", status == 200 and json.loads(data)["weights_digest"] == digest,
-          data)
+    claim(f"update {update}: the server has it", status == 200
+          and json.loads(data)["weights_digest"] == digest, data)
 rewards.append(sum(reward(a[1]) for a in rollouts(s, updates)) / BATCH)
 print("rewards: " + " ".join(f"{r:.2f}" for r in rewards), file=sys.stderr)
-claim("the reward rises", rewards[-1] > rewards[0] + 0.1 and rewards[-1] == max(rewards[-1], rewards[0]), rewards)
+claim("the reward rises", rewards[-1] > rewards[0] + 0.1, rewards)
 rc, err = s.stop()
 claim("the server ends well", rc == 0, err)
 finish()
