@@ -40,6 +40,12 @@ int launch_under_launcher(void)
     return env_get(ENV_PMIX_RANK) || env_get(ENV_OMPI_COMM_WORLD_SIZE) || env_get(ENV_PMI_RANK);
 }
 
+long launch_parent(void)
+{
+    const char *text = env_get(ENV_SHARDLINE_LAUNCHER);
+    return launch_under_launcher() && text ? atol(text) : 0;
+}
+
 int launch_is_ours(void) { return !launch_under_launcher() || env_get(ENV_SHARDLINE_STDERR_TTY); }
 
 /* This process among those of the launcher; 0: or there is none. */

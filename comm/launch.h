@@ -27,6 +27,9 @@ void launch_ranks_per_node(int n);
 /* 1 when a launcher (Open MPI, PMIx, PMI) started this process. */
 int launch_under_launcher(void);
 
+/* PID of the first process of the job (launch_ranks), on this machine; 0: none started this one. */
+long launch_parent(void);
+
 /* 1 when no foreign launcher decides where this process runs: there is none, or launch_ranks started it. */
 int launch_is_ours(void);
 

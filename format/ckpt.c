@@ -63,7 +63,9 @@ static int open_remote(struct ckpt *c, const char *url, const struct ckpt_open_o
     if (how->unpublished && !dir)
         return err_set(e, ERR_MEMORY, "%s: no memory for a path", url);
     c->read_once = dir != NULL;
-    int rc = remote_open(&c->remote, url, dir, how, e);
+    int rc = live_open(c, url, how, e);
+    if (rc == 0)
+        rc = remote_open(&c->remote, url, dir, how, e);
     free(dir);
     return rc;
 }
@@ -118,7 +120,9 @@ void ckpt_end_reading(struct ckpt *c)
 {
     c = fmt_bottom(c);
     c->received = ckpt_received(c);
-    c->is_done = c->remote != NULL;
+    c->is_done = c->remote != NULL || c->live != NULL;
+    store_close(c->live);
+    c->live = NULL;
     url_cache_close(c->remote);
     c->remote = NULL;
 }
@@ -165,6 +169,7 @@ void ckpt_close(struct ckpt *c)
     free(c->config);
     url_cache_close(c->remote);
     memory_close(c->memory);
+    store_close(c->live);
     fmt_view_free(c->view);
     gguf_model_free(c->gguf);
     panels_free(c->panels);
@@ -192,13 +197,14 @@ uint64_t ckpt_cache(const struct ckpt *c)
 int64_t ckpt_received(const struct ckpt *c)
 {
     const struct ckpt *f = fmt_bottom(c);
-    return f->remote ? url_cache_bytes(f->remote) : f->received;
+    return f->remote ? url_cache_bytes(f->remote) : f->live ? store_bytes(f->live) : f->received;
 }
 
 const char *ckpt_path(const struct ckpt *c) { return fmt_bottom(c)->path; }
 const char *ckpt_driver(const struct ckpt *c) { return fmt_bottom(c)->driver; }
 const struct ckpt_state *ckpt_state(const struct ckpt *c) { return &fmt_bottom(c)->state; }
 const struct ckpt_layout *ckpt_layout(const struct ckpt *c) { return &fmt_bottom(c)->layout; }
+const char *ckpt_version(const struct ckpt *c) { return fmt_bottom(c)->live_version; }
 const char *ckpt_note(const struct ckpt *c) { return fmt_bottom(c)->note; }
 const char *ckpt_writer(const struct ckpt *c) { return fmt_bottom(c)->writer; }
 int ckpt_writer_ranks(const struct ckpt *c) { return fmt_bottom(c)->n_ranks; }

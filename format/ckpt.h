@@ -75,6 +75,8 @@ int ckpt_writer_ranks(const struct ckpt *c);
 /* What was found but cannot be used, and why: one line to print; or NULL. */
 const char *ckpt_note(const struct ckpt *c);
 const struct ckpt_state *ckpt_state(const struct ckpt *c);
+/* "STEP-DIGEST" of a checkpoint that pshare serves; "" for others. */
+const char *ckpt_version(const struct ckpt *c);
 /* All degrees 1 where the files do not store a layout. */
 const struct ckpt_layout *ckpt_layout(const struct ckpt *c);
 /* The text of config.json, or NULL. */

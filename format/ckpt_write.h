@@ -145,6 +145,11 @@ int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, co
 int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_bytes,
               const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e);
 int ckpt_reveal(const char *tmp, const char *dst, struct err *e);
+/* The manifest of c without its optimizer's files, as a text that the caller frees: with it the other files
+ * are a checkpoint of the weights alone. text: the n bytes of its manifest.json. ERR_FORMAT: a file holds
+ * both. */
+int ckpt_weights_manifest(const struct ckpt *c, const void *text, size_t n, char **out, size_t *n_out,
+                          struct err *e);
 /* As ckpt_reveal, of one file in the folder tmp, which becomes dst; tmp is removed. */
 int ckpt_reveal_file(const char *tmp, const char *name, const char *dst, struct err *e);
 /* Removes a temporary folder and closes its lock. With a lock it removes the folder only while the name still

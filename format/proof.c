@@ -32,6 +32,8 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
     char *data = malloc((size_t)FMT_BLOCK);
     if (!data)
         return err_set(e, ERR_MEMORY, "%s: no memory for a block", c->path);
+    if (c->live) /* every request has named the version */
+        goto out;
     if (c->remote) { /* the rest is not downloaded for this */
         rc = url_cache_check(c->remote, e);
         goto out;
@@ -105,7 +107,7 @@ static int read_header(struct ckpt *c, int file, struct st_table *t, struct err 
     const struct fmt_file *f = &c->file[file];
     uint64_t n;
     int fd, rc;
-    if (f->frame) {
+    if (f->frame || c->live) {
         char *text = fmt_read_start(c, file, f->data, e);
         if (!text)
             return -e->code;

@@ -13,6 +13,7 @@
 #include "base/io.h"
 #include "format/native/panels_table.h"
 #include "format/native/zst.h"
+#include "format/remote/remote_list.h"
 #include "store/memory.h"
 #include "store/url_cache.h"
 
@@ -118,6 +119,12 @@ int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struc
     if (c->is_done)
         return err_set(e, ERR_INTERNAL, "%s is read after ckpt_end_reading: please report it",
                        c->file[file].name);
+    if (c->live) {
+        int got = live_read(c, c->file[file].name, dst, n, off, e);
+        if (got >= 0)
+            atomic_fetch_add(&c->bytes_read, n);
+        return got;
+    }
     int fd, rc = c->remote ? url_cache_need(c->remote, c->file[file].name, off, n, 0, e) : 0;
     if (rc < 0 || (rc = fmt_acquire(c, file, &fd, e)) < 0)
         return rc;

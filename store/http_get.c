@@ -250,7 +250,11 @@ CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, co
     CURL *h = http_acquire(s);
     if (end >= 0)
         snprintf(range + 7, sizeof range - 7, "bytes=%lld-%lld", (long long)off, (long long)end);
-    if (end >= 0 && *etag) /* S3 knows no If-Range */
+    if (*s->version)
+        etag = s->version;
+    if (store_is_version(etag)) /* also of requests without a range */
+        snprintf(condition, sizeof condition, "If-Match: %s", etag);
+    else if (end >= 0 && *etag) /* S3 knows no If-Range */
         snprintf(condition, sizeof condition, "%s: %s", s->s3 && *etag == '"' ? "If-Match" : "If-Range",
                  etag);
     why[0] = 0;

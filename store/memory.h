@@ -39,6 +39,12 @@ const char *memory_path(const struct memory_set *m);
 /* A path that opens file `name` in this process, until memory_close. NULL: the set has no such file. */
 const char *memory_file(const struct memory_set *m, const char *name);
 
+/* A set of this process's own, without a keeper: path is for messages. memory_add puts a file in it: `bytes`
+ * bytes, of which the first n are data and the others zeros without memory. ERR_MEMORY. */
+int memory_private(struct memory_set **out, const char *path, struct err *e);
+int memory_add(struct memory_set *m, const char *name, const void *data, int64_t n, int64_t bytes,
+               struct err *e);
+
 /* The whole sets of process pid, the oldest first. *name: n names, freed by the caller in one piece.
  * ERR_FILE: as memory_open. */
 int memory_list(pid_t pid, char (**name)[MEMORY_NAME_BYTES], int *n, struct err *e);

@@ -58,6 +58,19 @@ void store_pin(struct store *s, const char *commit)
     snprintf(s->revision, sizeof s->revision, "%s", commit);
 }
 
+int store_is_version(const char *etag)
+{
+    size_t step = *etag == '"' ? strspn(etag + 1, "0123456789") : 0;
+    const char *digest = etag + step + 2;
+    return step && etag[step + 1] == '-' && strspn(digest, "0123456789abcdef") == 32 &&
+           !strcmp(digest + 32, "\"");
+}
+
+static int other_version(const char *shown, struct err *e)
+{
+    return err_set(e, ERR_INTEGRITY, "%s: the version has changed: open it again", shown);
+}
+
 /* ---- requests repeated ---- */
 
 int store_can_pass(long status) { return status == 0 || status == 408 || status == 429 || status >= 500; }
@@ -132,6 +145,10 @@ static int fill_info(struct store *s, const char *shown, const struct answer *a,
         return err_set(e, ERR_FORMAT,
                        "%s: the server does not say how long it is: download it with another program", shown);
     snprintf(info->etag, sizeof info->etag, "%s", a->etag);
+    if (*s->version && strcmp(s->version, a->etag))
+        return other_version(shown, e);
+    if (store_is_version(a->etag))
+        memcpy(s->version, a->etag, sizeof s->version);
     size_t n = strlen(a->linked_etag);
     if (n == 66 && strspn(a->linked_etag + 1, "0123456789abcdef") == 64)
         snprintf(info->sha256, sizeof info->sha256, "%.64s", a->linked_etag + 1);
@@ -161,6 +178,8 @@ int store_stat(struct store *s, const char *name, struct store_info *info, struc
                 store_pin(s, a.commit);
             return 0;
         }
+        if (a.status == 412)
+            return other_version(p.shown, e);
         if (answered && !a.endless && (code == CURLE_OK || code == CURLE_WRITE_ERROR))
             return fill_info(s, p.shown, &a, info, e);
         if (is_final(&a, code) || tries == STORE_TRIES)
@@ -200,6 +219,8 @@ static int judge(const struct store *s, const char *shown, const struct answer *
     if (a->status == 200 && a->accept == 206 && *info->etag && !strcmp(info->etag, a->etag))
         return err_set(e, ERR_FILE,
                        "%s: the server gave ranges before, and now the whole file: try again later", shown);
+    if (store_is_version(info->etag) && (a->status == 412 || (a->status == a->accept && !same)))
+        return other_version(shown, e);
     if ((a->status == 200 && a->accept == 206) || a->status == 412 || a->status == 416)
         return changed(shown, e);
     if (a->status == 206 && a->accept == 206 && a->total >= 0 && a->total != info->bytes)

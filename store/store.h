@@ -51,6 +51,10 @@ const char *store_revision(const struct store *s);
 /* hf: reads from that commit, which another process has found. Not while another thread uses s. */
 void store_pin(struct store *s, const char *commit);
 
+/* 1: the ETag "STEP-DIGEST" (32 hex digits) of a server whose files are of one version together (pshare). A
+ * store keeps to the first version that it meets: every request names it, another one is ERR_INTEGRITY. */
+int store_is_version(const char *etag);
+
 /* ---- files; thread-safe. name: a path below the URL; "": the URL itself ---- */
 
 /* 1: the file exists, and *info is its version; 0: there is no such file. */

@@ -20,6 +20,7 @@ struct store {
     struct sigv4_key aws;
     char prefix[1024]; /* s3: of the objects' names, not encoded, without a slash at its end */
     int bucket_bytes;  /* s3: the URL of the bucket is so many bytes of base */
+    char version[160]; /* the ETag of the one version that is read (store_is_version); "": none */
     int hub, s3;       /* s3: redirects are not followed, a signature is for one host */
     int local;         /* file://: base is a path, and nothing is sent */
     long stall_s;

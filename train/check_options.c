@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include "base/io.h"
 #include "train/offload/offload.h"
+#include "train/checkpoint/publisher.h"
 #include "train/run.h"
 
 /* ---- options ---- */
@@ -37,6 +38,14 @@ static int check_needs(const struct train_opts *o, struct err *e)
         return err_set(e, ERR_USAGE,
                        "--resume %s and --init %s: a run goes on or starts from weights: leave one out",
                        o->resume, o->init);
+    if (o->publish && publish_check_address(o->publish, e) < 0)
+        return -e->code;
+    if (o->publish && (o->lora || o->lora_init))
+        return err_set(e, ERR_USAGE,
+                       "--publish with --lora: whole weights are served, not adapters: leave one out");
+    if (!o->publish && (o->publish_copy || o->publish_key_file))
+        return err_set(e, ERR_USAGE, "--publish-%s goes with --publish HOST:PORT",
+                       o->publish_copy ? "copy" : "key-file");
     if (o->out && strstr(o->out, "://"))
         return err_set(e, ERR_USAGE, "--out %s: writing to a URL is not built yet: name a folder", o->out);
     return 0;

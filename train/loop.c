@@ -142,6 +142,8 @@ static int after_step(struct ptrain *p, int must_save, struct err *e)
         TRY(evaluate(w, &p->log, e));
     if (due(o->sample_every, step))
         TRY(sample_run(w, &p->log.term, e));
+    if (p->publish && (must_save || due(o->publish_every, step)))
+        TRY(publish_version(p->publish, e));
     if (must_save || due(o->save_every, step))
         TRY(save_start(p->save, must_save, e));
     else

@@ -9,6 +9,7 @@
 #ifndef SHARDLINE_TRAIN_PTRAIN_H
 #define SHARDLINE_TRAIN_PTRAIN_H
 
+#include "train/checkpoint/publisher.h"
 #include "train/checkpoint/save.h"
 #include "train/ranks.h"
 #include "train/run.h"
@@ -20,7 +21,8 @@ struct ptrain {
     struct ranks ranks;
     struct work work;
     struct runlog log;
-    struct save *save; /* NULL with --eval-only */
+    struct save *save;       /* NULL with --eval-only */
+    struct publish *publish; /* NULL without --publish */
 };
 
 /* *p zeroed before; ptrain_close also after an error. Returns 1 when the command line only asked for

@@ -4,6 +4,7 @@
 
 #include <sched.h>
 #include "comm/launch.h"
+#include "train/checkpoint/publisher.h"
 
 static int cores(void)
 {
@@ -77,6 +78,8 @@ int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char 
     int rc;
 
     launch_ranks_per_node((int)o->ranks_per_node);
+    if (o->publish && !alone && !launch_under_launcher() && (planned > 1 || o->restarts))
+        TRY(publish_serve(o, e)); /* this process stays as the parent of the ranks */
     TRY(launch_ranks_again(alone ? 1 : planned, argv, alone ? 0 : (int)o->restarts, resume_args, e));
     TRY(dev_open(&r->dev, o->device, 1, &r->mem, e));
     TRY(world_open(&r->world, o->transport, o->rank_timeout_s, r->dev, &r->mem, e));

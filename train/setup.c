@@ -84,6 +84,10 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
     if (p->work.at.step && ckpt_writer(run->source))
         restore_report(run->source, term);
     TRY(open_log(p, e));
+    if (run->o.publish && !run->o.eval_only) {
+        TRY(publish_open(&p->publish, &p->work, &p->log, e));
+        TRY(publish_version(p->publish, e));
+    }
     if (run->expert_leaf > 1)
         log_line(term, "orders: %d sequences a leaf of experts' weight gradients", run->expert_leaf);
     if (run->cp_grain > 1)
@@ -100,6 +104,7 @@ void ptrain_close(struct ptrain *p)
 {
     runlog_close(&p->log);
     save_close(p->save);
+    publish_close(p->publish);
     work_close(&p->work);
     ckpt_close(p->run.source);
     ranks_close(&p->ranks);

@@ -40,8 +40,10 @@ struct train_opts {
     const char *offload;
     int offload_grads, offload_params, offload_activations;
     /* run */
+    const char *publish, *publish_key_file;
     const char *out, *resume, *config, *log, *trace, *device, *eval_logprobs, *simulate;
-    int64_t steps, stop_after, save_every, keep, restarts, threads;
+    int64_t steps, stop_after, save_every, keep, restarts, threads, publish_every;
+    int publish_copy;
     int save_async, on_save_error, dry_run, eval_only, force;
 };
 enum { GIVEN_MAX = 96 }; /* rows of the table, at most */

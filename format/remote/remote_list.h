@@ -13,6 +13,12 @@
 int remote_open(struct url_cache **out, const char *url, const char *dir, const struct ckpt_open_opts *how,
                 struct err *e);
 
+/* versioned.c: opens the newest version at a URL without a path, where a pshare serves it: fills c->live,
+ * live_version and memory. 1: done; 0: the URL is of another kind, nothing has been filled. */
+int live_open(struct ckpt *c, const char *url, const struct ckpt_open_opts *how, struct err *e);
+/* Reads bytes of a file of that version. ERR_INTEGRITY: the server has another version by now. */
+int live_read(struct ckpt *c, const char *name, void *dst, int64_t n, int64_t off, struct err *e);
+
 /* Lists the files of a folder of another framework. 1: it is one, 0: it is not. */
 int remote_foreign(struct url_cache *c, struct err *e);
 /* Adds a large file that a table of the checkpoint names. ERR_FILE: the server does not have it. */

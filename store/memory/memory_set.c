@@ -6,10 +6,12 @@
 #define _GNU_SOURCE
 #endif
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/io.h"
@@ -24,7 +26,7 @@ struct memory_file {
     int fd;
 };
 struct memory_set {
-    char path[MEMORY_PATH_BYTES];
+    char path[1024];
     int n;
     struct memory_file *file;
 };
@@ -181,6 +183,46 @@ int64_t memory_bytes(const char *path, const char *name, struct err *e)
 
 /* ---- a set ---- */
 
+/* Adds a file; fd belongs to the set then. */
+static int add_fd(struct memory_set *m, const char *name, int fd, struct err *e)
+{
+    struct memory_file *grown = realloc(m->file, sizeof *grown * (size_t)(m->n + 1));
+    if (!grown) {
+        io_close(fd);
+        return err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", m->path);
+    }
+    m->file = grown;
+    struct memory_file *f = &grown[m->n++];
+    f->fd = fd;
+    snprintf(f->name, sizeof f->name, "%s", name);
+    snprintf(f->path, sizeof f->path, "/proc/self/fd/%d", fd);
+    return 0;
+}
+
+int memory_private(struct memory_set **out, const char *path, struct err *e)
+{
+    struct memory_set *m = calloc(1, sizeof *m);
+    if (!m)
+        return err_set(e, ERR_MEMORY, "%s: no memory", path);
+    snprintf(m->path, sizeof m->path, "%s", path);
+    *out = m;
+    return 0;
+}
+
+int memory_add(struct memory_set *m, const char *name, const void *data, int64_t n, int64_t bytes,
+               struct err *e)
+{
+    int rc = 0, fd = memfd_create("shardline", MFD_CLOEXEC);
+    if (fd < 0)
+        return err_set(e, ERR_MEMORY, "%s: cannot make a file in memory: %s", m->path, strerror(errno));
+    TRY(io_pwrite(fd, name, data, (size_t)n, 0, e));
+    TRY(io_truncate(fd, name, bytes, e));
+    return add_fd(m, name, fd, e);
+out:
+    io_close(fd);
+    return rc;
+}
+
 /* Opens the link `number` and adds it as file `name` of set `set`, if that is what was opened. */
 static int add_file(struct memory_set *m, pid_t pid, const char *number, const char *set, const char *name,
                     struct err *e)
@@ -198,17 +240,7 @@ static int add_file(struct memory_set *m, pid_t pid, const char *number, const c
         io_close(fd);
         return 0;
     }
-    struct memory_file *grown = realloc(m->file, sizeof *grown * (size_t)(m->n + 1));
-    if (!grown) {
-        io_close(fd);
-        return err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", m->path);
-    }
-    m->file = grown;
-    struct memory_file *f = &grown[m->n++];
-    f->fd = fd;
-    snprintf(f->name, sizeof f->name, "%s", name);
-    snprintf(f->path, sizeof f->path, "%.39s", path);
-    return 0;
+    return add_fd(m, name, fd, e);
 }
 
 /* Opens all files of the set. */

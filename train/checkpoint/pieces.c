@@ -64,7 +64,7 @@ static void add(struct pieces *p, enum zero_state state, const struct param_piec
 }
 
 /* Which weights are listed. */
-enum listed_weights { WEIGHTS_OWN, WEIGHTS_WHOLE, WEIGHTS_NONE };
+enum listed_weights { WEIGHTS_OWN, WEIGHTS_ALONE, WEIGHTS_WHOLE, WEIGHTS_NONE };
 
 /* Every tensor of the table once. */
 static void add_whole(struct pieces *p)
@@ -95,12 +95,14 @@ static int open_list(struct pieces *p, const struct model *m, const struct zero 
                           .piece = calloc(most, sizeof *p->piece),
                           .source = calloc(most, sizeof *p->source),
                           .at = calloc(most, sizeof *p->at),
-                          .of_adapter = weights != WEIGHTS_OWN,
+                          .of_adapter = weights == WEIGHTS_WHOLE || weights == WEIGHTS_NONE,
                           .name = calloc((size_t)m->table.n + 1, sizeof *p->name) };
     int ok = buf && p->piece && p->source && p->at && p->name;
     if (ok && weights == WEIGHTS_WHOLE)
         add_whole(p);
-    for (enum zero_state k = weights == WEIGHTS_OWN ? ZERO_WEIGHT : ZERO_MASTER; ok && k < ZERO_STATES; k++) {
+    enum zero_state first = p->of_adapter ? ZERO_MASTER : ZERO_WEIGHT,
+                    end = weights == WEIGHTS_ALONE ? ZERO_WEIGHT + 1 : ZERO_STATES;
+    for (enum zero_state k = first; ok && k < end; k++) {
         int n = has_state(k, m->dt) ? params_pieces(&m->local, dp_rank, is_sliced(k, zero), buf) : 0;
         for (int i = 0; i < n; i++)
             if (k == ZERO_WEIGHT || !has_own_dtype(m, &buf[i]))
@@ -114,6 +116,12 @@ int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, i
                 struct err *e)
 {
     return open_list(p, m, z, dp_rank, zero, WEIGHTS_OWN, e);
+}
+
+int pieces_open_weights(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
+                        struct err *e)
+{
+    return open_list(p, m, z, dp_rank, zero, WEIGHTS_ALONE, e);
 }
 
 int pieces_open_given(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,

@@ -31,6 +31,9 @@ void pieces_close(struct pieces *p);
  * n_given ones, whose bytes the caller gives before they are copied or written. */
 int pieces_open_given(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
                       int whole, struct err *e);
+/* The weights alone. */
+int pieces_open_weights(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
+                        struct err *e);
 /* Bytes of all pieces of dp rank dp_rank; m may be from model_shape. */
 double pieces_measure(const struct model *m, int dp_rank, int zero);
 

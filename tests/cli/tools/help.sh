@@ -4,7 +4,7 @@
 # an option, a man page without warnings, completion in bash, zsh and fish. All of it comes from the tables of
 # options. Also: words of other tools, mistyped commands.
 . "$(dirname "$0")/../lib/lib.bash"
-programs="ptrain reshard pserve ptok memplan plot pbench"
+programs="ptrain reshard pserve pshare ptok memplan plot pbench"
 at_most() {
     awk -v n="$1" '{ gsub(/[\200-\277]/, ""); if (length($0) > n) { print; bad = 1 } } END { exit bad }'
 }

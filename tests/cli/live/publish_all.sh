@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# all
+# publish_all.sh - versions of many layouts have the digests of their checkpoints and change no bit; jobs whose ranks are killed publish on, never backwards.
+. "$(dirname "$0")/../lib/train_lib.bash"
+text 2 40000 >"$TMP/text"
+digest() { "$BIN/reshard" digest "$1" | sed -n 's/^weights_digest //p'; }
+published() { sed -n 's/.*"event":"publish","step":'"$2"',"weights_digest":"\([0-9a-f]*\)".*/\1/p' "$1"; }
+
+check() {                   # check WHAT ARGS...: every version is its checkpoint, and the final state the reference's
+    local what=$1
+    shift
+    train run --save-every 2 --publish 127.0.0.1:0 --publish-every 2 "$@"
+    claim "$what: $*: the reference's state" [ "$state" = "$ref_state" ]
+    for step in 2 4; do
+        d=$(digest "$TMP/run/step-$step")
+        claim "$what: $*: version $step" [ -n "$d" -a "$(published "$TMP/run.jsonl" $step)" = "$d" ]
+    done
+}
+
+for dtype in fp32 bf16; do
+    config "$TMP/model.json"
+    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 4 --seq-len 31 --global-batch 8 --lr 0.01 --warmup 2 --threads 1 --dtype $dtype)
+    reference
+    check llama
+    check llama --ranks 4 --tp 4
+    check llama --ranks 4 --zero 1
+    check llama --ranks 4 --tp 2 --zero 2
+    check llama --ranks 4 --zero 3
+    check llama --ranks 4 --pp 2 --tp 2
+    check llama --ranks 2 --zero 3 --offload "$TMP/offload"
+done
+family "$TMP/model.json" qwen3_moe
+reference
+check moe --ranks 4 --tp 2 --ep 4 --zero 3
+check moe --ranks 4 --ep 2 --zero 1
+family "$TMP/model.json" gpt2
+reference
+check gpt2 --ranks 2 --tp 2
+
+# a rank is killed: the job starts again below its last version
+config "$TMP/model.json"
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 40 --seq-len 31 --global-batch 8 --lr 0.01 --warmup 2 --threads 1)
+reference
+rm -rf "$TMP/again" "$TMP/again.jsonl"
+"$BIN/ptrain" "${common[@]}" --ranks 2 --zero 1 --restarts 5 --resume auto --save-every 10 --publish 127.0.0.1:0 --out "$TMP/again" --log "$TMP/again.jsonl" >"$TMP/again.out" 2>"$TMP/again.err" &
+pid=$!
+until url=$(sed -n 's/.*are at \(http:[^ ]*\)$/\1/p' "$TMP/again.err") && [ -n "$url" ]; do sleep 0.05; done
+version() { curl -s "$url/version" | sed -n 's/.*"version":\([0-9]*\).*/\1/p'; }
+until [ -d "$TMP/again/step-10" ]; do sleep 0.02; done
+curl -s -o "$TMP/ignored" "$url/version?after=11&timeout=60"
+before=$(version)
+rank=$(pgrep -f "ptrain .*--out $TMP/again" | while read -r p; do [ "$(ps -o ppid= -p "$p" | tr -d ' ')" != 1 ] && tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -q '^OMPI_COMM_WORLD_RANK=1$' && echo "$p"; done | head -n 1)
+kill -9 "$rank"
+after=$(version)
+claim "a killed rank leaves the version that was there (or a newer one)" [ -n "$before" -a "${after:-0}" -ge "$before" ]
+d=
+while kill -0 $pid 2>/dev/null; do
+    now=$(version)
+    [ -n "$now" ] && [ "$now" -lt "$after" ] && d=backwards
+    [ -n "$now" ] && after=$now
+    sleep 0.05
+done
+wait $pid
+claim "the job ends well" [ $? = 0 ]
+claim "no version went backwards" [ -z "$d" ]
+claim "in the reference's state" [ "$(state_of "$(cat "$TMP/again.out")")" = "$ref_state" ]
+finish

@@ -1,0 +1,224 @@
+/* share_test.c - serve/share: versions over HTTP, and a reader that never mixes two. */
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <pthread.h>
+
+#include "format/ckpt.h"
+#include "serve/share/share_http.h"
+#include "serve/share/share_source.h"
+#include "store/store.h"
+#include "tests/test.h"
+#include "tests/unit/format/format_make.h"
+
+static struct versions versions;
+static struct share_http *http;
+static char url[64];
+
+/* A checkpoint of n specs in the folder `name`; another n gives another digest. */
+static const char *make(const char *name, int n)
+{
+    static char path[512];
+    struct err e = { 0 };
+    in_tmp(test_tmp_dir(), name, path);
+    CHECK_INT(io_remove_tree(path, &e), 0);
+    CHECK_INT(make_ckpt(path, small_specs(), n, 2, 7, 0, NULL, &e), 0);
+    return path;
+}
+
+static void publish(const char *name, int64_t step, int n)
+{
+    struct version *v = NULL;
+    struct err e = { 0 };
+    CHECK_INT(version_open(&v, make(name, n), step, &e), 0);
+    CHECK_INT(versions_add(&versions, v, &e), 0);
+}
+
+static void begin(void)
+{
+    struct err e = { 0 };
+    CHECK_INT(versions_open(&versions, &e), 0);
+    CHECK_INT(share_http_open(&http, "127.0.0.1", 0, NULL, &versions, &e), 0);
+    snprintf(url, sizeof url, "http://127.0.0.1:%d", share_http_port(http));
+}
+
+static void end(void)
+{
+    versions_stop(&versions);
+    share_http_close(http);
+    versions_close(&versions);
+}
+
+/* Reads tensor i and compares it with the values it was made of. */
+static int read_tensor(struct ckpt *c, int i, struct err *e)
+{
+    const struct ckpt_tensor *t = ckpt_tensor(c, i);
+    struct box all = box_whole(t->n_dims, t->shape);
+    char got[4096], want[4096];
+    int rc = ckpt_read(c, i, &all, got, e);
+    if (rc < 0)
+        return rc;
+    fill_range(t, &all, 0, box_count(&all), want);
+    CHECK_SAME(got, want, (size_t)stored_bytes(t->dtype, box_count(&all)));
+    return 0;
+}
+
+TEST(the_weights_are_a_checkpoint_at_the_url_without_the_optimizers_files)
+{
+    struct err e = { 0 };
+    struct ckpt *c = NULL, *whole = NULL;
+    begin();
+    publish("step-5", 5, N_SPECS);
+    CHECK_INT(ckpt_open(&c, url, NULL, &e), 0);
+    CHECK_INT(ckpt_open(&whole, make("step-5", N_SPECS), NULL, &e), 0);
+    CHECK_STR(ckpt_driver(c), "native");
+    CHECK_INT(ckpt_n_tensors(c), 3);
+    CHECK_INT(ckpt_n_tensors(whole), N_SPECS);
+    CHECK_INT(ckpt_state(c)->has_state, 0);
+    CHECK_INT(ckpt_n_extra(c), 2);
+    CHECK_STR(ckpt_config_json(c), ckpt_config_json(whole));
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(read_tensor(c, i, &e), 0);
+        CHECK_SAME(&ckpt_tensor(c, i)->digest, &ckpt_tensor(whole, i)->digest, sizeof(struct ckpt_digest));
+    }
+    CHECK_INT(ckpt_verify(c, 0, &e), 0);
+    CHECK_HAS(ckpt_version(c), "5-");
+    ckpt_close(c);
+    ckpt_close(whole);
+    end();
+}
+
+TEST(a_version_that_changes_between_two_reads_is_one_clear_error_and_never_a_mixture)
+{
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    struct store *s = NULL;
+    struct store_info info;
+    char byte;
+    begin();
+    publish("step-5", 5, 2);
+    CHECK_INT(store_open(&s, url, &e), 0);
+    CHECK_INT(store_stat(s, "manifest.json", &info, &e), 1);
+    CHECK(store_is_version(info.etag));
+    CHECK_INT(ckpt_open(&c, url, NULL, &e), 0);
+    CHECK_INT(store_read(s, "manifest.json", &info, 0, 1, &byte, &e), 0);
+
+    publish("step-6", 6, 3);
+    CHECK_INT(read_tensor(c, 0, &e), -ERR_INTEGRITY);
+    CHECK_HAS(e.text, "the version has changed: open it again");
+    CHECK_INT(store_read(s, "manifest.json", &info, 0, 1, &byte, &e), -ERR_INTEGRITY);
+    CHECK_HAS(e.text, "the version has changed: open it again");
+    CHECK_INT(store_stat(s, "config.json", &info, &e), -ERR_INTEGRITY);
+    CHECK_HAS(e.text, "the version has changed: open it again");
+    ckpt_close(c);
+    store_close(s);
+
+    CHECK_INT(ckpt_open(&c, url, NULL, &e), 0);
+    CHECK_INT(ckpt_n_tensors(c), 3);
+    CHECK_INT(ckpt_verify(c, 0, &e), 0);
+    ckpt_close(c);
+    end();
+}
+
+TEST(versions_do_not_go_backwards)
+{
+    struct err e = { 0 };
+    struct version *v = NULL;
+    int64_t steps[] = { 5, 4 };
+    begin();
+    publish("step-5", 5, 2);
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(version_open(&v, make("step-4", 3), steps[i], &e), 0);
+        CHECK_INT(versions_add(&versions, v, &e), -ERR_USAGE);
+        CHECK_HAS(e.text, "versions do not go backwards");
+    }
+    CHECK_INT(versions.newest->step, 5);
+    end();
+}
+
+static void *wait_for_6(void *arg)
+{
+    struct version **got = arg;
+    *got = versions_wait(&versions, 5, 60);
+    return NULL;
+}
+
+TEST(a_wait_ends_with_the_next_version_with_its_time_or_with_the_server)
+{
+    struct version *got = NULL;
+    pthread_t t;
+    begin();
+    publish("step-5", 5, 2);
+    CHECK(!versions_wait(&versions, 5, 0));
+    CHECK_INT(pthread_create(&t, NULL, wait_for_6, &got), 0);
+    publish("step-6", 6, 3);
+    pthread_join(t, NULL);
+    CHECK(got && got->step == 6);
+    publish("step-7", 7, 2);
+    CHECK_INT(got->step, 6); /* borrowed: it lives until it is released */
+    versions_release(&versions, got);
+    versions_stop(&versions);
+    CHECK(!versions_wait(&versions, 9, 60));
+    end();
+}
+
+TEST(the_newest_checkpoint_of_a_runs_folder_is_found)
+{
+    char dir[512], sub[600], path[1000];
+    int64_t step = -1;
+    struct err e = { 0 };
+    in_tmp(test_tmp_dir(), "run", dir);
+    CHECK_INT(io_remove_tree(dir, &e), 0);
+    CHECK_INT(io_mkdir(dir, &e), 0);
+    CHECK(!source_newest(dir, -1, path, sizeof path, &step));
+    make("run/step-9", 2);
+    make("run/step-10", 2);
+    snprintf(sub, sizeof sub, "%s/step-11", dir); /* not whole */
+    CHECK_INT(io_mkdir(sub, &e), 0);
+    CHECK(source_newest(dir, -1, path, sizeof path, &step));
+    CHECK_INT(step, 10);
+    CHECK(!source_newest(dir, 10, path, sizeof path, &step));
+    CHECK(source_follows(dir));
+    CHECK(!source_follows(path));
+}
+
+TEST(other_machines_need_a_key_and_a_server_for_them_needs_a_file_of_keys)
+{
+    struct err e = { 0 };
+    struct share_http *h = NULL;
+    struct keys keys = { 0 };
+    struct ifaddrs *all = NULL;
+    struct ckpt *c = NULL;
+    char path[512], host[INET_ADDRSTRLEN] = "", there[128];
+    CHECK_INT(versions_open(&versions, &e), 0);
+    CHECK_INT(share_http_open(&h, "0.0.0.0", 0, NULL, &versions, &e), -ERR_USAGE);
+    CHECK_HAS(e.text, "give --key-file");
+
+    in_tmp(test_tmp_dir(), "keys", path);
+    CHECK_INT(io_unlink(path, &e), 0);
+    CHECK_INT(io_write_file(path, "# of the test\nopen-sesame\n", 26, &e), 0);
+    CHECK_INT(keys_open(&keys, path, &e), 0);
+    CHECK_INT(share_http_open(&h, "0.0.0.0", 0, &keys, &versions, &e), 0);
+    publish("step-5", 5, 2);
+    getifaddrs(&all);
+    for (struct ifaddrs *a = all; a; a = a->ifa_next)
+        if (a->ifa_addr && a->ifa_addr->sa_family == AF_INET && !(a->ifa_flags & IFF_LOOPBACK))
+            inet_ntop(AF_INET, &((struct sockaddr_in *)a->ifa_addr)->sin_addr, host, sizeof host);
+    freeifaddrs(all);
+    if (*host) { /* another address of this machine is as another machine */
+        snprintf(there, sizeof there, "http://%s:%d", host, share_http_port(h));
+        CHECK(ckpt_open(&c, there, NULL, &e) < 0);
+        CHECK_HAS(e.text, "401");
+        snprintf(there, sizeof there, "http://any:wrong@%s:%d", host, share_http_port(h));
+        CHECK(ckpt_open(&c, there, NULL, &e) < 0);
+        snprintf(there, sizeof there, "http://any:open-sesame@%s:%d", host, share_http_port(h));
+        CHECK_INT(ckpt_open(&c, there, NULL, &e), 0);
+        CHECK_INT(ckpt_verify(c, 0, &e), 0);
+        ckpt_close(c);
+    }
+    versions_stop(&versions);
+    share_http_close(h);
+    versions_close(&versions);
+    keys_close(&keys);
+}
