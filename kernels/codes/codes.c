@@ -6,11 +6,13 @@
 #include <string.h>
 #include "kernels/codes/codes_core.h"
 #include "kernels/gemm/product.h"
+#include "kernels/gemm/read_ahead.h"
 
 #define PART_ROWS 112
 #define BATCH_BYTES ((int64_t)16 << 20) /* of packed rows */
 #define TASKS_A_THREAD 4
-#define SMALL_UNITS 16384 /* waking the pool costs more than packing this much */
+#define READ_BYTES ((int64_t)64 << 10) /* of a task, where a product is one reading of its weights */
+#define SMALL_UNITS 16384              /* waking the pool costs more than packing this much */
 
 /* Some rows of one product. */
 struct part {
@@ -95,19 +97,21 @@ static void store_rows(const struct codes_run *r, const struct part *p, const st
         memcpy(p->y + i * r->ld + w->out, sums + i * CODES_COLS, (size_t)w->n * sizeof *sums);
 }
 
-/* The sums of leaf g, for all rows of the part. */
-static void run_leaf(const struct codes_run *r, const struct part *p, const struct place *w, int g,
+/* The sums of leaf g of n_w panels, for all rows of the part: panel i's from out + i * m * CODES_COLS on. */
+static void run_leaf(const struct codes_run *r, const struct part *p, const struct place *w, int n_w, int g,
                      uint32_t *plain, float *out)
 {
     const int first = r->cuts.leaf[g], is_int = r->codes->class == CODES_INT;
+    const int64_t level = p->m * CODES_COLS;
     struct codes_job j = { .codes = r->codes,
                            .cut = r->cuts.cut + first,
                            .n_cuts = r->cuts.leaf[g + 1] - first,
-                           .panel = w->panel };
+                           .panel = w[0].panel,
+                           .panel1 = w[n_w - 1].panel };
     if (j.n_cuts > 0)
         j.first_a = min_of(j.cut[0].a, j.cut[j.n_cuts - 1].a);
     if (j.n_cuts == 0) {
-        memset(out, 0, (size_t)(p->m * CODES_COLS) * sizeof *out);
+        memset(out, 0, (size_t)(n_w * level) * sizeof *out);
         return;
     }
     if (!is_int && p->m > r->ops->rows_few) {
@@ -122,26 +126,27 @@ static void run_leaf(const struct codes_run *r, const struct part *p, const stru
         j.sum = t.sum ? t.sum + first * t.rows : NULL;
         j.isum = t.isum ? t.isum + first * t.rows : NULL;
         j.out = out + t.first * CODES_COLS;
-        if (is_int)
-            r->ops->sums_int(&j);
-        else
-            r->ops->sums(&j);
+        j.out1 = j.out + (n_w - 1) * level;
+        (is_int ? r->ops->sums_int : n_w == 2 ? r->ops->sums_two : r->ops->sums)(&j);
     }
 }
 
-static void run_panel(const struct codes_run *r, const struct part *p, const struct place *w, char *own)
+/* One panel, or two side by side. */
+static void run_panels(const struct codes_run *r, const struct part *p, const struct place *w, int n_w,
+                       char *own)
 {
     const struct sum_order *order = ORDER("gemm_tree", &tree_order, &chain_order);
-    const int64_t level = p->m * CODES_COLS;
+    const int64_t level = n_w * p->m * CODES_COLS;
     float *sums = (float *)(void *)own;
     uint32_t *plain = (uint32_t *)(void *)(own + (size_t)r->depth * PART_ROWS * CODES_COLS * sizeof *sums);
     int depth = 0;
     for (int g = 0; g < r->leaves->n; g++, depth++) {
-        run_leaf(r, p, w, g, plain, sums + depth * level);
+        run_leaf(r, p, w, n_w, g, plain, sums + depth * level);
         for (int i = order->merges(r->leaves->n, g); i > 0; i--, depth--)
             r->ops->add(sums + (depth - 1) * level, sums + depth * level, level);
     }
-    store_rows(r, p, w, sums);
+    for (int i = 0; i < n_w; i++)
+        store_rows(r, p, &w[i], sums + i * p->m * CODES_COLS);
 }
 
 /* Panel i of w. */
@@ -166,6 +171,12 @@ static int64_t count_panels(const struct panels *w)
     return n;
 }
 
+/* Panels that are read side by side. */
+static int together(const struct codes_run *r, const struct part *p)
+{
+    return r->ops->rows_two && p->m <= r->ops->rows_two(r->codes) ? 2 : 1;
+}
+
 static void sum_task(void *arg, int64_t task, int thread)
 {
     const struct codes_run *r = arg;
@@ -179,9 +190,11 @@ static void sum_task(void *arg, int64_t task, int thread)
     }
     const struct part *p = &r->part[low];
     const int64_t first = (task - p->first_task) * p->group, end = min_of(first + p->group, p->n_panels);
-    for (int64_t i = first; i < end; i++) {
-        const struct place w = place_of(r, p->w, i);
-        run_panel(r, p, &w, r->own + thread * r->own_bytes);
+    const int step = together(r, p);
+    for (int64_t i = first; i < end; i += step) {
+        const int n = (int)min_of(step, end - i);
+        const struct place w[2] = { place_of(r, p->w, i), place_of(r, p->w, i + n - 1) };
+        run_panels(r, p, w, n, r->own + thread * r->own_bytes);
     }
 }
 
@@ -209,6 +222,31 @@ static void poison(const struct codes_run *r, int first, int end)
                 r->part[k].y[i * r->ld + j] = __builtin_nanf("");
 }
 
+/* Whether the product is one reading of its weights, which threads share in long pieces. */
+static int is_reading(const struct codes_run *r) { return r->n_parts == 1 && r->part->m <= r->ops->rows_few; }
+
+/* Panels of a task of p. */
+static int64_t group_of(const struct codes_run *r, const struct part *p, int threads)
+{
+    int64_t group = ceil_div(p->n_panels * r->n_parts, threads == 1 ? 1 : threads * TASKS_A_THREAD);
+    if (threads > 1 && is_reading(r))
+        group = min_of(group, 1 + READ_BYTES / r->panel_bytes);
+    return min_of(ceil_div(group, together(r, p)) * together(r, p), p->n_panels);
+}
+
+static void run_tasks(struct dev *d, struct codes_run *r, int64_t tasks)
+{
+    const struct panels *w = r->part->w;
+    if (!is_reading(r)) {
+        pool_run(d->pool, tasks, sum_task, r);
+        return;
+    }
+    const struct reading now = { place_of(r, w, 0).panel, r->part->n_panels, r->panel_bytes,
+                                 w->stride ? w->stride : r->panel_bytes };
+    read_ahead_begin(d->ahead, &now);
+    pool_run_apart(d->pool, tasks, sum_task, r);
+}
+
 /* Parts [first, end) of all: their rows are packed together, then multiplied. */
 static void run_batch(struct dev *d, const struct codes_run *all, int first, int end, int64_t bytes)
 {
@@ -226,8 +264,7 @@ static void run_batch(struct dev *d, const struct codes_run *all, int first, int
         struct part *p = &r.part[i];
         p->packed = packed;
         packed += aligned(p->m * r.row_bytes);
-        p->group = ceil_div(p->n_panels * r.n_parts, threads == 1 ? 1 : threads * TASKS_A_THREAD);
-        p->group = min_of(p->group, p->n_panels);
+        p->group = group_of(&r, p, threads);
         p->first_tile = tiles, p->first_task = tasks;
         tiles += p->n_tiles, tasks += ceil_div(p->n_panels, p->group);
         units += p->m * r.cuts.n_a;
@@ -237,7 +274,7 @@ static void run_batch(struct dev *d, const struct codes_run *all, int first, int
     else
         for (int64_t i = 0; i < tiles; i++)
             pack_task(&r, i, 0);
-    pool_run(d->pool, tasks, sum_task, &r);
+    run_tasks(d, &r, tasks);
 }
 
 static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }

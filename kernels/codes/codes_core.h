@@ -66,6 +66,8 @@ struct codes_job {
     const int32_t *isum;   /* int: the same of their codes */
     const uint32_t *plain; /* the leaf's units as bf16 pairs [unit][32]; NULL: read the panel */
     float *out;            /* [rows][32]: the leaf's sums */
+    const uint8_t *panel1; /* sums_two: another panel, */
+    float *out1;           /* and its sums */
 };
 struct codes_ops {
     const char *name;
@@ -74,8 +76,11 @@ struct codes_ops {
     int rows;     /* of the highest tile */
     int rows_few; /* up to so many the panel is read directly; beyond, a leaf is unpacked first */
     int rows_int; /* of the highest tile in class int, which reads the panel */
+    /* Up to so many rows two panels are read side by side; 0: never. NULL: no form is. */
+    int (*rows_two)(const struct panel_codes *c);
     void (*unpack)(const struct codes_job *j, uint32_t *plain);
     void (*sums)(const struct codes_job *j);     /* deq, grp */
+    void (*sums_two)(const struct codes_job *j); /* the same of two panels */
     void (*sums_int)(const struct codes_job *j); /* int */
     void (*add)(float *to, const float *from, int64_t n);
 };

@@ -377,17 +377,31 @@ static void unpack(const struct codes_job *j, uint32_t *plain)
     }
 HEIGHTS_14(PLAIN_SUMS)
 
+#define LINE_UNIT(R, code) \
+    { \
+        __m512i b0, b1; \
+        decode(f, &d, code, &b0, &b1); \
+        ROWS_##R(ROW_STEP) \
+    }
+/* Two units of a line side by side where codes are nibbles. */
 #define LINE_UNITS(R) \
     const uint8_t *lines = head + codes_head_bytes(j->codes); \
     const struct index_order order = ORDER("codes_chain", forward_order(), backward_order(c->n_units)); \
     struct decoder d; \
     open_piece(f, &d, j->codes, head); \
-    for (int64_t k = 0; k < c->n_units; k++) { \
+    int64_t k = 0; \
+    if (is_nibbles(f) && ORDER("codes_chain", 1, 0)) \
+        for (const uint32_t *a = first; k + 2 <= c->n_units; k += 2) { \
+            const __m512i line = _mm512_loadu_si512(lines + 32 * k), nibble = _mm512_set1_epi8(15); \
+            LINE_UNIT(R, _mm512_and_si512(line, nibble)) \
+            a += R; \
+            LINE_UNIT(R, _mm512_and_si512(_mm512_srli_epi16(line, 4), nibble)) \
+            a += R; \
+        } \
+    for (; k < c->n_units; k++) { \
         const int64_t u = index_at(order, k); \
         const uint32_t *a = first + u * (R); \
-        __m512i b0, b1; \
-        decode(f, &d, codes_at(f, lines, u), &b0, &b1); \
-        ROWS_##R(ROW_STEP) \
+        LINE_UNIT(R, codes_at(f, lines, u)) \
     }
 #define LINE_CUT(R) \
     INLINE void line_cut_##R(enum form f, const struct codes_job *j, int i, int is_deq) \
@@ -406,6 +420,10 @@ HEIGHTS_14(PLAIN_SUMS)
     }
 HEIGHTS_8(LINE_CUT)
 
+#define AHEAD 2048 /* bytes that two panels side by side are asked for ahead */
+#include "kernels/x86/codes_two_avx512.h"
+#include "kernels/x86/codes_e2m1_avx512.h"
+
 typedef void sums_fn(const struct codes_job *j);
 #define PLAIN_ENTRY(R) [R] = plain_sums_##R,
 #define LINE_ENTRY(R) [R] = line_sums_##R,
@@ -414,12 +432,34 @@ static void zero_out(const struct codes_job *j)
     for (int i = 0; i < 2 * j->rows; i++)
         _mm512_storeu_ps(j->out + 16 * i, _mm512_setzero_ps());
 }
-static void sums(const struct codes_job *j)
+/* Adds the pieces of j from `done` on. */
+static void sums_from(const struct codes_job *j, int done)
 {
     static sums_fn *const plain[] = { HEIGHTS_14(PLAIN_ENTRY) };
     static sums_fn *const line[] = { HEIGHTS_8(LINE_ENTRY) };
+    struct codes_job rest = *j;
+    rest.cut += done, rest.n_cuts -= done;
+    (j->plain ? plain : line)[j->rows](&rest);
+}
+static void sums(const struct codes_job *j)
+{
     zero_out(j);
-    (j->plain ? plain : line)[j->rows](j);
+    sums_from(j, !j->plain && j->codes->kind == CODE_E2M1 ? e2m1_sums(j, 1) : 0);
+}
+static int rows_two(const struct panel_codes *c) { return are_two(c) || c->kind == CODE_E2M1 ? 4 : 0; }
+static void sums_two(const struct codes_job *j)
+{
+    struct codes_job second = *j;
+    second.panel = j->panel1, second.out = j->out1;
+    zero_out(j);
+    zero_out(&second);
+    if (are_two(j->codes)) {
+        two_sums(j);
+        return;
+    }
+    const int done = e2m1_sums(j, 2);
+    sums_from(j, done);
+    sums_from(&second, done);
 }
 
 /* ---- integer sums ---- */
@@ -527,7 +567,9 @@ const struct codes_ops codes_avx512vnni = { .name = "avx512vnni",
                                             .rows = 14,
                                             .rows_few = 8,
                                             .rows_int = 12,
+                                            .rows_two = rows_two,
                                             .unpack = unpack,
                                             .sums = sums,
+                                            .sums_two = sums_two,
                                             .sums_int = sums_int,
                                             .add = add };
