@@ -26,12 +26,18 @@ def make_plain(dtype):
     return lambda bin_dir, size, source, where: make_model(size, dtype, where)
 
 
-def parts(name, n, k, rng):
+def int4_parts(name, n, k, rng):
     """Random codes of 4 bits as compressed-tensors packs them, with scales that make weights of 0.02."""
     yield name + "_packed", "I32", (n, k // 8), rng.randbytes(n * k // 2)
     scales = array.array("H", (0x3b80 + i % 64 for i in range(n * k // GROUP)))
     yield name + "_scale", "BF16", (n, k // GROUP), scales.tobytes()
     yield name + "_shape", "I64", (2,), array.array("q", (n, k)).tobytes()
+
+
+def mxfp4_parts(name, n, k, rng):
+    yield name + "_packed", "U8", (n, k // 2), rng.randbytes(n * k // 2)
+    yield name + "_scale", "U8", (n, k // 32), rng.randbytes(n * k // 32).translate(
+        bytes(118 + i % 4 for i in range(256)))
 
 
 def plain(name, shape, rng):
@@ -43,29 +49,46 @@ def plain(name, shape, rng):
     return name, "BF16", shape, (some * (2 * n // len(some) + 1))[:2 * n]
 
 
-def make_int4(bin_dir, size, source, where):
-    """The layers' matrices as int4 with a scale for 128 weights, in the form of compressed-tensors."""
-    s, rng, header, at = SIZES[size], random.Random(7), {}, 0
-    os.makedirs(where)
-    with open(where + "/data", "wb") as f:
-        for name, shape in tensors(s):
-            is_codes = "_proj." in name
-            for t, dtype, dims, data in (parts(name, *shape, rng) if is_codes else [plain(name, shape, rng)]):
+FORMS = {
+    "int4": (int4_parts, "pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group",
+                                            "group_size": GROUP}),
+    "mxfp4": (mxfp4_parts, "mxfp4-pack-quantized", {"num_bits": 4, "type": "float", "strategy": "group",
+                                                    "group_size": 32, "scale_dtype": "torch.uint8"}),
+}
+
+
+def codes_tensors(s, parts, rng):
+    for name, shape in tensors(s):
+        if "_proj." in name or name.startswith("lm_head"):
+            yield from parts(name, *shape, rng)
+        else:
+            yield plain(name, shape, rng)
+
+
+def make_codes(form):
+    """Random codes of the layers' matrices and of the head, as in llama.cpp's files, in the form of
+    compressed-tensors."""
+    def make(bin_dir, size, source, where):
+        s, rng, header, at = SIZES[size], random.Random(7), {}, 0
+        parts, name, weights = FORMS[form]
+        os.makedirs(where)
+        with open(where + "/data", "wb") as f:
+            for t, dtype, dims, data in codes_tensors(s, parts, rng):
                 header[t] = {"dtype": dtype, "shape": dims, "data_offsets": [at, at + len(data)]}
                 f.write(data)
                 at += len(data)
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
-    with open(where + "/model.safetensors", "wb") as f, open(where + "/data", "rb") as data:
-        f.write(len(head).to_bytes(8, "little") + head)
-        shutil.copyfileobj(data, f, 1 << 22)
-    os.remove(where + "/data")
-    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": GROUP}
-    with open(where + "/config.json", "w") as f:
-        json.dump(dict(config(s, "bf16"), quantization_config={
-            "quant_method": "compressed-tensors", "format": "pack-quantized",
-            "quantization_status": "compressed", "ignore": ["lm_head"],
-            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}), f)
+        head = json.dumps(header).encode()
+        head += b" " * (-len(head) % 8)
+        with open(where + "/model.safetensors", "wb") as f, open(where + "/data", "rb") as data:
+            f.write(len(head).to_bytes(8, "little") + head)
+            shutil.copyfileobj(data, f, 1 << 22)
+        os.remove(where + "/data")
+        groups = {"group_0": {"targets": ["Linear"], "weights": {"symmetric": True, **weights}}}
+        with open(where + "/config.json", "w") as f:
+            json.dump(dict(config(s, "bf16"), quantization_config={
+                "quant_method": "compressed-tensors", "format": name, "quantization_status": "compressed",
+                "ignore": [], "config_groups": groups}), f)
+    return make
 
 
 # folder: the kind whose folder is served. make(bin, size, the source's folder, where). peer: the GGUF file's
@@ -78,10 +101,13 @@ KINDS = {
     "int8": Kind(folder="int8", make=by_reshard("--format", "hf", "--quantize", "int8-g128"),
                  options="--quantized codes", peer="q8_0", bits=8.125, head=16),
     "int8-int": Kind(folder="int8", make=None, options="--act int8", peer="q8_0", bits=8.125, head=16),
-    "mxfp4": Kind(folder="mxfp4", make=by_reshard("--format", "hf", "--quantize", "mxfp4"),
-                  options="--quantized codes", peer="mxfp4", bits=4.25, head=16),
-    "int4": Kind(folder="int4", make=make_int4, options="--quantized codes", peer="mxfp4", bits=4.125, head=16),
-    "int4-int": Kind(folder="int4", make=None, options="--act int8", peer="mxfp4", bits=4.125, head=16),
+    "mxfp4": Kind(folder="mxfp4", make=make_codes("mxfp4"), options="--quantized codes", peer="mxfp4",
+                  bits=4.25, head=4.25),
+    "mxfp4-head16": Kind(folder="mxfp4-head16", make=by_reshard("--format", "hf", "--quantize", "mxfp4"),
+                         options="--quantized codes", peer="mxfp4", bits=4.25, head=16),
+    "int4": Kind(folder="int4", make=make_codes("int4"), options="--quantized codes", peer="mxfp4", bits=4.125,
+                 head=4.125),
+    "int4-int": Kind(folder="int4", make=None, options="--act int8", peer="mxfp4", bits=4.125, head=4.125),
 }
 KINDS["int8-int"].make = KINDS["int8"].make
 KINDS["int4-int"].make = KINDS["int4"].make
@@ -99,7 +125,7 @@ def folder_of(bin_dir, top, size, kind):
     where = os.path.join(top, f"{size}-{k.folder}")
     if os.path.exists(where):
         return where
-    source = where if k.folder in ("bf16", "fp32", "int4") else folder_of(bin_dir, top, size, "bf16")
+    source = where if k.folder in ("bf16", "fp32", "int4", "mxfp4") else folder_of(bin_dir, top, size, "bf16")
     k.make(bin_dir, size, source, where + ".made")
     os.rename(where + ".made", where)
     return where
