@@ -36,7 +36,7 @@ run_page() {
     n_passed=$((n_passed + (last > 1 ? last - 1 : 0)))
 }
 
-for page in README.md docs/guide.md docs/rl.md docs/tested.md; do
+for page in README.md docs/guide.md docs/rl.md docs/tested.md docs/simulator.md; do
     name=$(basename "$page" .md)
     (sandbox "$TMP/$name")
     file_server "$TMP/$name" "$TMP/$name.requests"
