@@ -17,6 +17,7 @@
 #include "serve/weights/mapped_weights.h"
 #include "serve/weights/repack.h"
 #include "serve/weights/weights.h"
+#include "store/live.h"
 #include "store/mapped.h"
 #include "text/template.h"
 
@@ -386,14 +387,23 @@ out:
     return rc;
 }
 
-/* Answers name these weights. A digest that is made behind serving is not known yet. */
-static void set_served(struct server *s)
+/* Answers name these weights. A digest that is made behind serving is not known yet. The version is the
+ * checkpoint's step, or what a live URL calls the weights that were read from it. Collective. */
+static int set_served(struct server *s, struct err *e)
 {
+    const struct ckpt *c = s->loaded.source ? s->loaded.source : s->loaded.ckpt;
+    struct live_version v;
+    struct err ignored; /* follow.c asks again */
     char digest[33] = "";
+    int64_t version = ckpt_state(c)->step;
     if (!s->loaded.late.digest)
         ckpt_digest_hex(s->loaded.identity, digest);
-    const struct ckpt *c = s->loaded.source ? s->loaded.source : s->loaded.ckpt;
-    served_set(&s->service.served, ckpt_state(c)->step, digest);
+    if (server_is_first(s) && server_is_live(s) && live_version_get(s->path, -1, 0, NULL, &v, &ignored) > 0 &&
+        !strcmp(v.digest, digest))
+        version = v.version;
+    int rc = comm_broadcast(s->mesh.all, &version, sizeof version, 0, e);
+    served_set(&s->service.served, version, digest);
+    return rc;
 }
 
 /* What goes on beside serving where weights are mapped. The first rank of a machine checks the files. */
@@ -510,7 +520,7 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     /* without a fingerprint where the bits are not the contract's */
     if (!s->loaded.m.fast && s->loaded.m.grain == s->loaded.cfg.grain && !s->loaded.late.digest)
         model_info_fingerprint(&s->loaded, server_dtype(s), server_kv_kind(s), s->service.fingerprint);
-    set_served(s);
+    TRY(set_served(s, e));
     TRY(open_engine(s, e));
     TRY(comm_agree(s->mesh.all, begin_behind(s, e), e));
     TRY(comm_agree(s->mesh.all, server_begin_cache(s, e), e));
