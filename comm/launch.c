@@ -262,7 +262,8 @@ static void send_request(struct heard *q, const struct started *s, int ranks, pi
 
 /* Waits until mpirun exits; returns its exit status. One that does not notice that its ranks have exited is
  * ended, and their status counts. */
-static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct heard *q)
+static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct heard *q,
+                    const struct launch_keeper *k)
 {
     static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 };
     int64_t lost_ns = 0;
@@ -293,7 +294,9 @@ static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct heard *
             }
         }
 
-        if (sig >= 0 && sig != SIGCHLD && sig != LEASH_TOLD)
+        if (sig == SIGHUP && k && k->hangup && info.si_code != SI_KERNEL)
+            k->hangup(k->ctx);
+        else if (sig >= 0 && sig != SIGCHLD && sig != LEASH_TOLD)
             take_signal(q, &info, mpirun, now, exited, waits);
         send_request(q, &s, ranks, mpirun, now);
     }
@@ -327,7 +330,7 @@ static char **make_args(int ranks, char **argv, char *const *more, char *self, c
 
 /* Runs mpirun once; *status: its exit status. -1, with errno set: it could not be started. */
 static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t *before, struct heard *q,
-                    int *status)
+                    const struct launch_keeper *k, int *status)
 {
     int failed[2], why = 0;
     if (pipe2(failed, O_CLOEXEC) < 0)
@@ -342,7 +345,7 @@ static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t 
     /* the pipe ends without a byte when exec succeeded */
     if (pid > 0 && read(failed[0], &why, sizeof why) == 0) {
         close(failed[0]);
-        *status = wait_for(pid, ranks, set, q);
+        *status = wait_for(pid, ranks, set, q, k);
         reap_left_over();
         return 0;
     }
@@ -353,8 +356,21 @@ static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t 
     return -1;
 }
 
-/* Not success and not wrong usage. */
-static int is_failure(int status) { return status != 0 && status != 2; }
+int launch_is_failure(int status) { return status != 0 && status != 2; }
+
+/* Signals wait until they are asked for; the processes that a dead child leaves become this one's. */
+static void take_signals(sigset_t *set, sigset_t *before)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGHUP);
+    sigaddset(set, SIGUSR1);
+    sigaddset(set, SIGCHLD);
+    sigaddset(set, LEASH_TOLD);
+    sigprocmask(SIG_BLOCK, set, before);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
 
 /* Prints a line where a job failed and no rank has said why; not where a job that was asked to stop was ended
  * by a signal. */
@@ -367,7 +383,7 @@ static void report_silence(struct heard *q, int status, int ranks)
     sigemptyset(&told);
     sigaddset(&told, LEASH_TOLD);
     q->told |= sigtimedwait(&told, NULL, &now) == LEASH_TOLD;
-    if (!is_failure(status) || q->told || (q->since_ns && status > 128))
+    if (!launch_is_failure(status) || q->told || (q->since_ns && status > 128))
         return;
     if (status > 128)
         fprintf(stderr, "%s: a rank was ended by signal %d (%s) before it could say why\n", name,
@@ -381,48 +397,41 @@ static void report_silence(struct heard *q, int status, int ranks)
 }
 
 /* Returns only when mpirun could not be started. */
-static int start(int ranks, char **argv, int times, char *const *more, struct err *e)
+static int start(int ranks, char **argv, const struct launch_keeper *k, struct err *e)
 {
     char self[4096] = { 0 }, count[16];
     sigset_t set, before;
     struct heard stop = { 0 };
+    struct launch_next next = { ranks, NULL };
     int status = 0;
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return err_sys(e, "cannot start ranks");
-    char **a = make_args(ranks, argv, NULL, self, count), **again = make_args(ranks, argv, more, self, count);
-    if (!a || !again) {
-        free(a);
-        free(again);
-        return err_set(e, ERR_MEMORY, "no memory for the arguments of mpirun");
-    }
-
     set_environment();
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGUSR1);
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, LEASH_TOLD);
-    sigprocmask(SIG_BLOCK, &set, &before);
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    take_signals(&set, &before);
 
-    for (int i = 0; run_once(i ? again : a, ranks, &set, &before, &stop, &status) == 0; i++) {
-        report_silence(&stop, status, ranks);
+    for (;;) {
+        next.ranks = next.ranks ? next.ranks : ranks;
+        char **args = make_args(next.ranks, argv, next.more, self, count);
+        if (!args) {
+            err_set(e, ERR_MEMORY, "no memory for the arguments of mpirun");
+            break;
+        }
+        int rc = run_once(args, next.ranks, &set, &before, &stop, k, &status), why = errno;
+        free(args);
+        if (rc < 0) {
+            errno = why;
+            err_sys(e, "cannot start %d ranks with mpirun (is openmpi-bin installed)", next.ranks);
+            break;
+        }
+        report_silence(&stop, status, next.ranks);
         stop.told = stop.lost = 0;
-        if (!is_failure(status) || stop.since_ns || i == times) {
+        if (!k || !k->next(k->ctx, status, stop.since_ns != 0, &next)) {
             fflush(NULL);
             _exit(status); /* as if this process had become mpirun */
         }
-        fprintf(stderr, "the job ended with status %d: started again, %d of %d\n", status, i + 1, times);
     }
-
-    int why = errno;
-    free(a);
-    free(again);
     sigprocmask(SIG_SETMASK, &before, NULL);
-    errno = why;
-    return err_sys(e, "cannot start %d ranks with mpirun (is openmpi-bin installed)", ranks);
+    return -e->code;
 }
 
 /* What launch_ranks does in a rank. */
@@ -438,12 +447,9 @@ static int under_launcher(int ranks, struct err *e)
     return leash_hold(e);
 }
 
-int launch_ranks(int ranks, char **argv, struct err *e)
-{
-    return launch_ranks_again(ranks, argv, 0, NULL, e);
-}
+int launch_ranks(int ranks, char **argv, struct err *e) { return launch_ranks_kept(ranks, argv, NULL, e); }
 
-int launch_ranks_again(int ranks, char **argv, int times, char *const *more, struct err *e)
+int launch_ranks_kept(int ranks, char **argv, const struct launch_keeper *k, struct err *e)
 {
     const char *slurm = env_get(ENV_SLURM_NTASKS);
     if (launch_under_launcher())
@@ -452,8 +458,8 @@ int launch_ranks_again(int ranks, char **argv, int times, char *const *more, str
         return err_set(e, ERR_USAGE,
                        "Slurm gives %s tasks, but they cannot find each other: start with `srun --mpi=pmix`",
                        slurm);
-    if (ranks > 1 || times > 0)
-        return start(ranks > 1 ? ranks : 1, argv, times, more, e);
+    if (ranks > 1 || k)
+        return start(ranks > 1 ? ranks : 1, argv, k, e);
     watch_block_signals();
     return 0;
 }

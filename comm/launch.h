@@ -15,10 +15,23 @@
  * ranks, or SLURM_NTASKS > 1 without PMIX_RANK. ERR_FILE: no mpirun. */
 int launch_ranks(int ranks, char **argv, struct err *e);
 
-/* The same, and restarts a job that failed, up to `times` times, with the arguments `more` (ends with NULL)
- * appended. A job that ends because of wrong usage or a signal is not restarted. times > 0: one rank gets a
- * parent too. */
-int launch_ranks_again(int ranks, char **argv, int times, char *const *more, struct err *e);
+/* What decides, in the first process, whether other ranks follow when those of a job have ended. */
+struct launch_next {
+    int ranks;         /* how many; 0: as many as at first */
+    char *const *more; /* arguments to append, ends with NULL; borrowed until the next question */
+};
+struct launch_keeper {
+    /* The job has ended with `status`; stopped: the user asked for it. 1: *n is started; 0: this process ends
+     * with that status. */
+    int (*next)(void *ctx, int status, int stopped, struct launch_next *n);
+    /* A process sent SIGHUP (a terminal that closes asks the job to stop); NULL: that asks to stop, too. */
+    void (*hangup)(void *ctx);
+    void *ctx;
+};
+/* The same, and asks k when the job has ended. One rank gets a parent too. k NULL: launch_ranks(). */
+int launch_ranks_kept(int ranks, char **argv, const struct launch_keeper *k, struct err *e);
+/* 1 when a status is a failure: neither success nor wrong usage. */
+int launch_is_failure(int status);
 
 /* Treats every n ranks of this machine as a machine of their own, to try layouts: in this process and in
  * ranks that it starts (SHARDLINE_RANKS_PER_NODE). 0: changes nothing. */

@@ -82,18 +82,30 @@ static void *wait_for_end(void *arg)
     return NULL;
 }
 
-int leash_hold(struct err *e)
+/* The first process, as it announced itself, on this machine. 0: there is none. */
+static int read_offer(struct process *p)
 {
     const char *text = env_get(ENV_SHARDLINE_LAUNCHER);
+    char boot[40];
+    if (!text || sscanf(text, "%ld %llu %39s", &p->pid, &p->started, p->boot) != 3 || !p->started)
+        return 0;
+    read_boot(boot);
+    return !strcmp(boot, p->boot);
+}
+
+long leash_holder(void)
+{
+    struct process p;
+    return read_offer(&p) && start_of(p.pid) == p.started ? p.pid : 0;
+}
+
+int leash_hold(struct err *e)
+{
     struct process p, *arg;
     pthread_attr_t attr;
     pthread_t thread;
     sigset_t all, before;
-    char boot[40];
-    if (!text || sscanf(text, "%ld %llu %39s", &p.pid, &p.started, p.boot) != 3 || !p.started)
-        return 0;
-    read_boot(boot);
-    if (strcmp(boot, p.boot))
+    if (!read_offer(&p))
         return 0;
     if (!(arg = malloc(sizeof *arg)))
         return err_set(e, ERR_MEMORY, "no memory for a thread");

@@ -21,4 +21,7 @@ int leash_hold(struct err *e);
  * line is printed that says why the job fails. Any thread; safe in a signal's handler. */
 void leash_tell(void);
 
+/* In a rank: the number of the first process. 0: it has ended, is on another machine, or there is none. */
+long leash_holder(void);
+
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/io.h"
+#include "train/elastic/note.h"
 #include "train/offload/offload.h"
 #include "train/checkpoint/publisher.h"
 #include "train/run.h"
@@ -15,6 +16,12 @@ static int resumes_adapter(const struct train_opts *o)
     char path[4200];
     snprintf(path, sizeof path, "%s/" PEFT_CONFIG, o->resume);
     return o->lora || io_exists(path);
+}
+
+/* This run itself went on before: its options may name a beginning, its checkpoints may be there. */
+static int goes_on(const struct train_opts *o)
+{
+    return o->resume && (!strcmp(o->resume, "auto") || note_is_kept(o->resume));
 }
 
 static int check_needs(const struct train_opts *o, struct err *e)
@@ -30,11 +37,16 @@ static int check_needs(const struct train_opts *o, struct err *e)
     if (o->simulate && !o->dry_run)
         return err_set(e, ERR_USAGE, "--simulate %s goes with --dry-run: a run is not predicted, it is run",
                        o->simulate);
+    if (o->eval_only && (o->layout_file || o->memory_every))
+        return err_set(e, ERR_USAGE, "--%s with --eval-only: an evaluation keeps no state: leave it out",
+                       o->layout_file ? "layout-file" : "memory-every");
+    if (o->any_bits && !o->layout_file)
+        return err_set(e, ERR_USAGE, "--any-bits needs --layout-file");
     if (o->eval_every && !o->eval_data.n)
         return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
     if (o->resume && !strcmp(o->resume, "auto") && !o->out)
         return err_set(e, ERR_USAGE, "--resume auto needs --out");
-    if (o->resume && strcmp(o->resume, "auto") && o->init && !resumes_adapter(o))
+    if (o->resume && !goes_on(o) && o->init && !resumes_adapter(o))
         return err_set(e, ERR_USAGE,
                        "--resume %s and --init %s: a run goes on or starts from weights: leave one out",
                        o->resume, o->init);
@@ -185,7 +197,7 @@ int run_check_target(const struct run *r, struct err *e)
                        "choose another --out",
                        path);
 
-    if (io_exists(path) && !(r->o.resume && !strcmp(r->o.resume, "auto")))
+    if (io_exists(path) && !goes_on(&r->o))
         return err_set(e, ERR_USAGE,
                        "%s exists already: choose another --out, or continue with --resume auto", path);
     return 0;

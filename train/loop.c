@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/jx.h"
+#include "train/elastic/relayout.h"
 #include "train/eval.h"
 #include "train/layout_plan.h"
 #include "train/memory_check.h"
@@ -158,12 +159,18 @@ static int train(struct ptrain *p, int64_t end, struct err *e)
     struct step_result r = { 0 };
     struct ckpt_digests ignored;
     int rc = 0;
-    while (w->at.step < end && !r.stop) {
+    TRY(relayout_begin(w->relayout, e));
+    for (;;) {
         world_limit_waits(p->ranks.world, p->run.o.rank_timeout_s); /* a step keeps every rank sending */
         TRY(step_run(w, &p->log, &r, e));
         world_limit_waits(p->ranks.world, 0);
         runlog_step(&p->log, w->at.step, &r);
         TRY(after_step(p, r.stop || w->at.step == end, e));
+        if (w->at.step == end || r.stop)
+            break;
+        TRY(relayout_after_step(w->relayout, r.relayout, e));
+        if (rc) /* the run goes on in other ranks */
+            return save_wait(p->save, e);
     }
 
     TRY(save_wait(p->save, e));

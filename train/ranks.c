@@ -3,8 +3,8 @@
 #include "train/ranks.h"
 
 #include <sched.h>
-#include "comm/launch.h"
 #include "train/checkpoint/publisher.h"
+#include "train/elastic/supervisor.h"
 
 static int cores(void)
 {
@@ -37,7 +37,7 @@ out:
     return rc;
 }
 
-static struct layout layout_of(const struct train_opts *o, int dp)
+struct layout ranks_layout(const struct train_opts *o, int dp)
 {
     return (struct layout){
         .tp = (int)o->tp,
@@ -70,17 +70,18 @@ out:
 int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char *given, char **argv,
                struct log *term, struct err *e)
 {
-    static char resume[] = "--resume", newest[] = "auto";
-    char *const resume_args[] = { resume, newest, NULL };
     int64_t inner = o->tp * o->pp * o->cp;
     int planned = (int)(o->ranks || launch_under_launcher() ? o->ranks : inner);
     int alone = o->dry_run && !launch_under_launcher(); /* one rank plans for all */
-    int rc;
+    struct launch_keeper keeper;
+    int rc, kept = !o->dry_run && !launch_under_launcher() && supervisor_is_needed(o);
 
     launch_ranks_per_node((int)o->ranks_per_node);
-    if (o->publish && !alone && !launch_under_launcher() && (planned > 1 || o->restarts))
+    if (o->publish && !alone && !launch_under_launcher() && (planned > 1 || kept))
         TRY(publish_serve(o, e)); /* this process stays as the parent of the ranks */
-    TRY(launch_ranks_again(alone ? 1 : planned, argv, alone ? 0 : (int)o->restarts, resume_args, e));
+    if (kept)
+        TRY(supervisor_open(&keeper, o, e));
+    TRY(launch_ranks_kept(alone ? 1 : planned, argv, kept ? &keeper : NULL, e));
     TRY(dev_open(&r->dev, o->device, 1, &r->mem, e));
     TRY(world_open(&r->world, o->transport, o->rank_timeout_s, r->dev, &r->mem, e));
     log_open(term, "ptrain", !ranks_is_first(r), launch_stderr_is_tty());
@@ -97,7 +98,7 @@ int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char 
     }
     TRY(open_threads(r, o, threads_of(o, n), e));
 
-    r->layout = layout_of(o, (int)(n / inner));
+    r->layout = ranks_layout(o, (int)(n / inner));
     int shares = layout_slices(&r->layout) > 1 || r->layout.ep > 1;
     if (o->overlap == OVERLAP_ON && opts_given(given, "overlap") && !shares) {
         rc = err_set(e, ERR_USAGE,

@@ -27,6 +27,9 @@ int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char 
                struct log *term, struct err *e);
 void ranks_close(struct ranks *r);
 
+/* The layout that options name, with dp ranks for data. */
+struct layout ranks_layout(const struct train_opts *o, int dp);
+
 /* The ranks that divide dense parameters: those of dp and cp, cp fastest. */
 static inline struct comm *ranks_zero(const struct ranks *r)
 {

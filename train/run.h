@@ -29,7 +29,7 @@ struct run {
     enum dtype dt;        /* of the arithmetic */
     struct ckpt *source;  /* --resume or --init; NULL: initial values */
     struct lora lora;     /* --lora and its like */
-    int resumes_newest;   /* --resume auto found a checkpoint */
+    int resumes_newest;   /* --resume auto found a checkpoint, or it is state in memory */
     int lock;             /* of OUT (run_lock.h); -1: none */
     struct carried files; /* written into every checkpoint */
 };

@@ -3,6 +3,7 @@
 #include "train/ptrain.h"
 
 #include "train/checkpoint/restore.h"
+#include "train/elastic/relayout.h"
 #include "train/memory_check.h"
 #include "train/run_lock.h"
 
@@ -23,7 +24,10 @@ static int open_state(struct ptrain *p, struct err *e)
     TRY(work_open_state(&p->work, &p->log.term, e));
     if (p->run.o.eval_only)
         return 0;
-    TRY(save_open(&p->save, &p->work, &p->log, e));
+    const struct train_opts *o = &p->run.o;
+    const struct save_place to = { o->out, o->keep, o->save_async, "save" };
+    TRY(save_open(&p->save, &p->work, &p->log, &to, e));
+    TRY(relayout_open(&p->work.relayout, &p->work, &p->log, e));
     rc = restore_load(&p->work, e);
 out:
     return rc;
@@ -103,6 +107,7 @@ out:
 void ptrain_close(struct ptrain *p)
 {
     runlog_close(&p->log);
+    relayout_close(p->work.relayout);
     save_close(p->save);
     publish_close(p->publish);
     work_close(&p->work);

@@ -1,4 +1,5 @@
 /* step.c - see step.h. */
+#include "train/elastic/relayout.h"
 #include "train/step.h"
 
 #include <math.h>
@@ -198,22 +199,25 @@ out:
 
 /* The exact sum of the global batch's losses by the divisor, the same on every rank. A signal that one rank
  * received stops all. */
-static int reduce_loss(const struct ranks *ranks, struct xsum *loss, double divisor, struct step_result *r,
+static int reduce_loss(const struct work *w, struct xsum *loss, double divisor, struct step_result *r,
                        struct err *e)
 {
+    enum { ASKS = 1 << 24 }; /* above the sum of all ranks' signals */
+    const struct ranks *ranks = w->ranks;
     int64_t all[XSUM_LIMBS + 3];
     int rc;
     xsum_carry(loss);
     memcpy(all, loss->limb, sizeof loss->limb);
     all[XSUM_LIMBS] = loss->n_nan;
     all[XSUM_LIMBS + 1] = loss->n_inf;
-    all[XSUM_LIMBS + 2] = world_stop_signal(ranks->world);
+    all[XSUM_LIMBS + 2] = world_stop_signal(ranks->world) + (relayout_is_asked(w->relayout) ? ASKS : 0);
     TRY(comm_all_reduce_i64(ranks->mesh.all, all, XSUM_LIMBS + 3, e));
 
     memcpy(loss->limb, all, sizeof loss->limb);
     loss->n_nan = all[XSUM_LIMBS];
     loss->n_inf = all[XSUM_LIMBS + 1];
-    r->stop = all[XSUM_LIMBS + 2] != 0;
+    r->stop = all[XSUM_LIMBS + 2] % ASKS != 0;
+    r->relayout = all[XSUM_LIMBS + 2] >= ASKS;
     r->loss = divisor > 0 ? (float)(xsum_double(loss) / divisor) : 0;
 out:
     return rc;
@@ -308,7 +312,7 @@ int step_run(struct work *w, struct runlog *log, struct step_result *r, struct e
     TRY(count_targets(w, e));
     for (int64_t i = 0; i < w->schedule.n; i++)
         TRY(run_action(w, &w->schedule.act[i], &loss, e));
-    TRY(reduce_loss(w->ranks, &loss, divisor_of(w), r, e));
+    TRY(reduce_loss(w, &loss, divisor_of(w), r, e));
     TRY(update(w, log, r, e));
     TRY(balance_sum(w, e));
     if (!w->n_skipped)

@@ -41,6 +41,9 @@ struct train_opts {
     int offload_grads, offload_params, offload_activations;
     /* run */
     const char *publish, *publish_key_file;
+    const char *layout_file;
+    int64_t memory_every;
+    int any_bits;
     const char *out, *resume, *config, *log, *trace, *device, *eval_logprobs, *simulate;
     int64_t steps, stop_after, save_every, keep, restarts, threads, publish_every;
     int publish_copy;

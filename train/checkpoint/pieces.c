@@ -233,12 +233,37 @@ struct elements {
     size_t el;
 };
 
-/* Appends the elements to piece i of the file: straight from memory on a CPU, else through a buffer. */
-static int put_elements(const struct pieces *p, const struct elements *x, struct ckpt_shard *f, int i,
+/* Takes the next n elements of piece i, in its row-major order. */
+struct sink {
+    int (*take)(struct sink *to, int i, const void *data, int64_t n, struct err *e);
+    struct ckpt_shard *f;
+    const struct ckpt_piece *piece;
+    struct ckpt_digest *digest;
+    int64_t at;
+};
+
+static int take_file(struct sink *to, int i, const void *data, int64_t n, struct err *e)
+{
+    return ckpt_shard_put(to->f, i, data, n, e);
+}
+
+static int take_digest(struct sink *to, int i, const void *data, int64_t n, struct err *e)
+{
+    const struct ckpt_piece *c = to->piece;
+    (void)i;
+    (void)e;
+    ckpt_digest_add(to->digest, c->t.dtype, c->t.n_dims, c->t.shape, &c->box, c->lo + to->at,
+                    c->lo + to->at + n, data);
+    to->at += n;
+    return 0;
+}
+
+/* Straight from memory on a CPU, else through a buffer. */
+static int put_elements(const struct pieces *p, const struct elements *x, struct sink *to, int i,
                         struct err *e)
 {
     if (x->data && !p->m->dev->memory)
-        return ckpt_shard_put(f, i, x->data, x->n, e);
+        return to->take(to, i, x->data, x->n, e);
     int64_t step = (int64_t)(BUFFER / x->el);
     char *buf = malloc(BUFFER);
     int rc = buf ? 0 : err_set(e, ERR_MEMORY, "no memory to save what the device holds");
@@ -246,21 +271,20 @@ static int put_elements(const struct pieces *p, const struct elements *x, struct
         int64_t some = x->n - at < step ? x->n - at : step;
         rc = read_elements(p, x->state, x->piece, x->data, at, some, x->el, buf, e);
         if (rc >= 0)
-            rc = ckpt_shard_put(f, i, buf, some, e);
+            rc = to->take(to, i, buf, some, e);
     }
     free(buf);
     return rc;
 }
 
-static int put_joined(const struct pieces *p, const struct joined *j, struct ckpt_shard *f, int i,
-                      struct err *e)
+static int put_joined(const struct pieces *p, const struct joined *j, struct sink *to, int i, struct err *e)
 {
     int64_t step = 1 + (int64_t)(BUFFER / j->width);
     int rc = 0;
     if (j->rows == 1) {
         for (int k = 0; k < j->n && rc >= 0; k++) {
             struct elements x = { j->state, &j->part[k], j->data[k], (int64_t)(j->bytes[k] / j->el), j->el };
-            rc = put_elements(p, &x, f, i, e);
+            rc = put_elements(p, &x, to, i, e);
         }
         return rc;
     }
@@ -271,23 +295,35 @@ static int put_joined(const struct pieces *p, const struct joined *j, struct ckp
         int64_t end = r + step < j->rows ? r + step : j->rows;
         rc = join_rows(p, j, r, end, buf, e);
         if (rc >= 0)
-            rc = ckpt_shard_put(f, i, buf, (int64_t)((size_t)(end - r) * j->width / j->el), e);
+            rc = to->take(to, i, buf, (int64_t)((size_t)(end - r) * j->width / j->el), e);
     }
     free(buf);
     return rc;
 }
 
-int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *e)
+static int put(const struct pieces *p, int i, struct sink *to, struct err *e)
 {
     const struct piece_source *from = &p->source[i];
     const struct ckpt_piece *c = &p->piece[i];
-    if (i < p->n_given)
-        return ckpt_shard_put(f, i, p->given + p->at[i], c->hi - c->lo, e);
     if (from->at.n_parts > 1) {
         struct joined j = join(p, from);
-        return put_joined(p, &j, f, i, e);
+        return put_joined(p, &j, to, i, e);
     }
     struct elements x = { from->state, &from->at, zero_piece(p->z, from->state, &from->at), c->hi - c->lo,
                           (size_t)stored_bytes(c->t.dtype, 1) };
-    return put_elements(p, &x, f, i, e);
+    return put_elements(p, &x, to, i, e);
+}
+
+int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *e)
+{
+    struct sink to = { .take = take_file, .f = f };
+    if (i < p->n_given)
+        return ckpt_shard_put(f, i, p->given + p->at[i], p->piece[i].hi - p->piece[i].lo, e);
+    return put(p, i, &to, e);
+}
+
+int pieces_digest(const struct pieces *p, int i, struct ckpt_digest *d, struct err *e)
+{
+    struct sink to = { .take = take_digest, .piece = &p->piece[i], .digest = d };
+    return put(p, i, &to, e);
 }

@@ -42,5 +42,7 @@ double pieces_measure(const struct model *m, int dp_rank, int zero);
 void pieces_copy(const struct pieces *p, int i, char *out);
 /* Writes piece i from where training keeps it into its file. After zero_settle_all(). */
 int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *e);
+/* Adds the digest of piece i, as training keeps it, to *d. Not of the n_given first ones. */
+int pieces_digest(const struct pieces *p, int i, struct ckpt_digest *d, struct err *e);
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/io.h"
 #include "format/quant_view.h"
 #include "model/family.h"
+#include "train/elastic/note.h"
 
 /* ---- finding ---- */
 int64_t checkpoint_step(const char *name)
@@ -110,6 +111,7 @@ static int open_source(struct run *run, const struct ranks *ranks, struct log *t
             run->o.resume = NULL;
     } else if (run->o.resume) {
         TRY(ckpt_open(&run->source, run->o.resume, &(struct ckpt_open_opts){ .config_path = config }, e));
+        run->resumes_newest = note_is_kept(run->o.resume);
     }
     if (!run->source && run->o.init)
         TRY(ckpt_open(&run->source, run->o.init, &(struct ckpt_open_opts){ .config_path = config }, e));

@@ -27,6 +27,7 @@ struct save {
     struct ranks *ranks;
     const struct work *work;
     struct runlog *log;
+    struct save_place place;
     struct pieces pieces;     /* of this rank */
     struct lora_save adapter; /* of a run with --lora */
     char *snapshot;           /* --save-async: memory for a copy of them */
@@ -110,13 +111,13 @@ static int64_t count_steps(const char *out, int64_t above, int64_t *step)
  * over, and the last such message is kept for the log. */
 static void drop_old(struct save *s)
 {
-    const struct train_opts *o = &s->run->o;
+    const struct save_place *to = &s->place;
     char path[4200];
     struct err e;
-    for (int64_t at = -1; count_steps(o->out, at, &at) > o->keep && at != s->step;) {
-        snprintf(path, sizeof path, "%s/step-%lld", o->out, (long long)at);
+    for (int64_t at = -1; count_steps(to->dir, at, &at) > to->keep && at != s->step;) {
+        snprintf(path, sizeof path, "%s/step-%lld", to->dir, (long long)at);
         if (ckpt_remove(path, &e) < 0)
-            snprintf(s->note, sizeof s->note, "--keep %lld: %s", (long long)o->keep, e.text);
+            snprintf(s->note, sizeof s->note, "--keep %lld: %s", (long long)to->keep, e.text);
     }
 }
 
@@ -166,7 +167,7 @@ static int publish(struct save *s, struct err *e)
         bytes[used++] = s->sizes[r];
     }
     TRY(ckpt_publish(s->tmp, s->dst, used, table, bytes, &meta, &s->digests, e));
-    if (s->run->o.keep)
+    if (s->place.keep)
         drop_old(s);
 out:
     free(config);
@@ -272,7 +273,7 @@ static int done(struct save *s, struct err *e)
     memcpy(s->last, s->dst, sizeof s->last);
 
     char *name = runlog_quote(s->dst);
-    runlog_event(s->log, s->step, "save",
+    runlog_event(s->log, s->step, s->place.event,
                  "\"checkpoint\":%s,\"async\":%s,\"stall_ms\":%.6g,\"snapshot_ms\":%.6g,\"write_s\":%.3g,"
                  "\"bytes\":%lld",
                  name ? name : "null", s->snapshot ? "true" : "false", 1e3 * (double)worst[0],
@@ -364,7 +365,7 @@ int save_start(struct save *s, int must, struct err *e)
     copy_counts(s);
     s->tmp[0] = s->note[0] = 0;
     s->snapshot_s = s->write_s = 0;
-    snprintf(s->dst, sizeof s->dst, "%s/step-%lld", s->run->o.out, (long long)s->step);
+    snprintf(s->dst, sizeof s->dst, "%s/step-%lld", s->place.dir, (long long)s->step);
 
     if (ranks_is_first(s->ranks))
         rc = ckpt_begin(s->dst, s->tmp, &s->lock, &s->log->term, e);
@@ -423,7 +424,8 @@ static size_t kept_counts(const struct work *w)
     return (size_t)(w->model.n_layers * w->model.table.cfg.n_experts);
 }
 
-int save_open(struct save **out, const struct work *w, struct runlog *log, struct err *e)
+int save_open(struct save **out, const struct work *w, struct runlog *log, const struct save_place *to,
+              struct err *e)
 {
     struct save *s = *out = calloc(1, sizeof *s);
     struct ranks *ranks = w->ranks;
@@ -435,8 +437,9 @@ int save_open(struct save **out, const struct work *w, struct runlog *log, struc
     s->work = w;
     s->log = log;
     s->lock = -1;
+    s->place = *to;
     if (ranks_is_first(ranks))
-        drop_left(s->run->o.out, &log->term);
+        drop_left(to->dir, &log->term);
 
     if (s->run->lora.n)
         TRY(lora_save_open(&s->adapter, &s->pieces, w, e));
@@ -447,7 +450,7 @@ int save_open(struct save **out, const struct work *w, struct runlog *log, struc
         s->counts_memory = calloc(kept_counts(w), sizeof *s->counts_memory);
     if (!s->sizes || (w->balance.before && !s->counts_memory))
         return err_set(e, ERR_MEMORY, "no memory for saves");
-    if (!s->run->o.save_async)
+    if (!to->async)
         return 0;
     s->snapshot = mem_alloc(&ranks->mem, MEM_SAVE, s->pieces.bytes);
     if (!s->snapshot)

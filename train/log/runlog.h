@@ -16,6 +16,7 @@ struct step_result {
     double lr, seconds;
     double bubble;   /* share of the step that this rank waited for other pipeline stages */
     int stop;        /* a rank received a signal: save and end */
+    int relayout;    /* another layout is asked for */
     int64_t targets; /* of the global batch that count; -1: all do */
     /* [n_layers][n_experts]: rows of the step that chose an expert, of all ranks; NULL: no experts */
     const int64_t *loads;

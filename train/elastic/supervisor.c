@@ -1,0 +1,193 @@
+/* supervisor.c - see supervisor.h.
+ *
+ * A job that ended by a change of layout (struct note) goes on in the new one. A job that failed goes on from
+ * the newest set in memory, or from the newest checkpoint in --out where that is newer. Failures are counted
+ * while no newer set follows: up to --restarts of them, or KEPT_TRIES where state is kept in memory. A new
+ * layout whose ranks fail before their first step gives way to the old one. */
+#define _GNU_SOURCE
+#include "train/elastic/supervisor.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "comm/relay.h"
+#include "train/checkpoint/restore.h"
+#include "train/elastic/note.h"
+
+#define KEPT_TRIES 3
+
+struct supervisor {
+    const struct train_opts *o;
+    struct keeper *keeper;
+    struct note *note;                   /* NULL: no state in memory */
+    char layout[2][LAYOUT_ARGS_BYTES];   /* of the job that runs, and of the one before; "": as at first */
+    int ranks[2];                        /* of both */
+    int64_t since;                       /* the newest state when the job began */
+    int unproven;                        /* the layout is new, and no step is done in it */
+    int64_t changed_at;                  /* the last step before it */
+    int tries;                           /* failures since a newer state */
+    char resume[MEMORY_PATH_BYTES + 64]; /* the argument */
+    char split[LAYOUT_ARGS_BYTES];       /* words of the layout */
+    char *more[LAYOUT_ARGS + 5];
+};
+
+int supervisor_is_needed(const struct train_opts *o)
+{
+    return o->restarts || o->memory_every || o->layout_file;
+}
+
+/* ---- what is there to go on from ---- */
+
+/* The newest checkpoint of --out, by its name; -1: none. */
+static int64_t newest_saved(const struct supervisor *k)
+{
+    DIR *d = k->o->out ? opendir(k->o->out) : NULL;
+    struct dirent *x;
+    int64_t best = -1;
+    while (d && (x = readdir(d))) {
+        int64_t s = checkpoint_step(x->d_name);
+        best = s > best ? s : best;
+    }
+    if (d)
+        closedir(d);
+    return best;
+}
+
+/* The newest whole set that is kept; -1: none. */
+static int64_t newest_kept(const struct supervisor *k)
+{
+    char(*name)[MEMORY_NAME_BYTES] = NULL;
+    struct err ignored;
+    int64_t best = -1;
+    int n = 0;
+    if (!k->note || memory_list(getpid(), &name, &n, &ignored) < 0)
+        return -1;
+    for (int i = 0; i < n; i++) {
+        int64_t s = checkpoint_step(name[i]);
+        best = s > best ? s : best;
+    }
+    free(name);
+    return best;
+}
+
+static int64_t newest(const struct supervisor *k)
+{
+    const int64_t saved = newest_saved(k), kept = newest_kept(k);
+    return saved > kept ? saved : kept;
+}
+
+/* The arguments of the next job: its layout, and where it goes on. */
+static void make_more(struct supervisor *k, struct launch_next *n)
+{
+    static char resume[] = "--resume", from_out[] = "auto", tokenizer[] = "--tokenizer";
+    int64_t kept = newest_kept(k), saved = newest_saved(k);
+    char *rest, *word;
+    int i = 0;
+    snprintf(k->split, sizeof k->split, "%s", k->layout[0]);
+    for (word = strtok_r(k->split, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        k->more[i++] = word;
+    if (kept >= 0 && kept >= saved) {
+        snprintf(k->resume, sizeof k->resume, "%s/" NOTE_SET "%lld", k->note->dir, (long long)kept);
+        k->more[i++] = resume;
+        k->more[i++] = k->resume;
+        if (k->note->tokenizer[0]) {
+            k->more[i++] = tokenizer;
+            k->more[i++] = k->note->tokenizer;
+        }
+    } else if (saved >= 0) {
+        k->more[i++] = resume;
+        k->more[i++] = from_out;
+    } /* else the run begins as it did */
+    k->more[i] = NULL;
+    k->since = newest(k);
+    *n = (struct launch_next){ k->ranks[0], k->more };
+}
+
+/* ---- the decision ---- */
+
+static int take_change(struct supervisor *k, struct launch_next *n)
+{
+    struct note *note = k->note;
+    atomic_store(&note->change, 0);
+    memcpy(k->layout[1], k->layout[0], sizeof k->layout[0]);
+    memcpy(k->layout[0], note->args, sizeof k->layout[0]);
+    k->ranks[1] = k->ranks[0];
+    k->ranks[0] = atoi(note->args + sizeof "--ranks=" - 1);
+    k->unproven = 1;
+    k->changed_at = atomic_load(&note->step);
+    k->tries = 0;
+    note->resumed = 1;
+    make_more(k, n);
+    return 1;
+}
+
+/* The ranks of a new layout did not come to their first step. */
+static int take_back(struct supervisor *k, int status, struct launch_next *n)
+{
+    fprintf(stderr,
+            "the new layout (%s) ended with status %d before its first step: back to the old one (%s)\n",
+            k->note->to, status, k->note->from);
+    memcpy(k->note->refused, k->layout[0], sizeof k->note->refused);
+    memcpy(k->layout[0], k->layout[1], sizeof k->layout[0]);
+    k->ranks[0] = k->ranks[1];
+    k->unproven = 0;
+    k->note->resumed = 0;
+    make_more(k, n);
+    return 1;
+}
+
+static int next(void *ctx, int status, int stopped, struct launch_next *n)
+{
+    struct supervisor *k = ctx;
+    const int most = k->note && k->o->memory_every && k->o->restarts < KEPT_TRIES ? KEPT_TRIES
+                                                                                  : (int)k->o->restarts;
+    if (k->note && atomic_load(&k->note->change) && !stopped)
+        return take_change(k, n);
+    if (k->unproven && atomic_load(&k->note->step) > k->changed_at)
+        k->unproven = 0;
+    if (k->unproven && status && !stopped)
+        return take_back(k, status, n);
+    if (newest(k) > k->since)
+        k->tries = 0;
+    if (!launch_is_failure(status) || stopped || k->tries == most)
+        return 0;
+    k->tries++;
+    if (k->note) {
+        k->note->resumed = 2;
+        k->note->end_ns = clock_ns();
+    }
+    make_more(k, n);
+    fprintf(stderr, "the job ended with status %d: started again, %d of %d\n", status, k->tries, most);
+    return 1;
+}
+
+static void hangup(void *ctx)
+{
+    struct supervisor *k = ctx;
+    atomic_fetch_add(&k->note->hangups, 1);
+}
+
+int supervisor_open(struct launch_keeper *out, const struct train_opts *o, struct err *e)
+{
+    static struct supervisor k;
+    void *page = NULL;
+    int rc = 0;
+    k.o = o;
+    k.since = newest_saved(&k);
+    *out = (struct launch_keeper){ next, o->layout_file ? hangup : NULL, &k };
+    if (!o->memory_every && !o->layout_file)
+        return 0;
+    TRY(relay_make(&page, sizeof *k.note, e));
+    k.note = page;
+    snprintf(k.note->dir, sizeof k.note->dir, "mem:%ld", (long)getpid());
+    if (!keeper_is_at(getpid())) /* --publish has made one */
+        rc = keeper_open(&k.keeper, NULL, e);
+out:
+    return rc;
+}
