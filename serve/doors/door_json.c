@@ -129,6 +129,12 @@ json_t *door_message(struct door *d, const char *role, json_t *content)
     return m;
 }
 
+int door_result(struct door *d, const char *id, json_t *content)
+{
+    json_t *m = content ? door_message(d, "tool", content) : NULL;
+    return m ? door_set(d, m, "tool_call_id", json_string(id)) : -1;
+}
+
 json_t *door_assistant(struct door *d, const char *not_with, const char *nor_with)
 {
     json_t *last = json_array_get(d->messages, json_array_size(d->messages) - 1), *v;

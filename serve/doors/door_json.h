@@ -31,6 +31,9 @@ json_t *door_text(const struct door *d, json_t *content);
 
 /* Appends a message; takes over content, which may be NULL. Returns the message, borrowed. */
 json_t *door_message(struct door *d, const char *role, json_t *content);
+/* Appends what a tool has answered to the call of this id; takes over content. NULL: what made it has set the
+ * fault. */
+int door_result(struct door *d, const char *id, json_t *content);
 /* The last message if it is the assistant's and has none of the members, else a new one. Borrowed. */
 json_t *door_assistant(struct door *d, const char *not_with, const char *nor_with);
 /* Appends a call to the calls of a message. */

@@ -87,8 +87,7 @@ static int take_tool_result(struct blocks *b, const json_t *block, const char *w
     snprintf(name, sizeof name, "%s.content", what);
     json_t *text = content && !json_is_null(content) ? door_content(b->d, content, text_types, name)
                                                      : json_string("");
-    json_t *m = text ? door_message(b->d, "tool", text) : NULL;
-    return m ? door_set(b->d, m, "tool_call_id", json_string(id)) : -1;
+    return door_result(b->d, id, text);
 }
 
 static int take_block(struct blocks *b, const json_t *block, const char *what)

@@ -93,9 +93,7 @@ static int take_output(struct door *d, const json_t *item, const char *what)
     if (!id)
         return door_fault(d, "%s.call_id must be a text: the call that this is the output of", what);
     snprintf(name, sizeof name, "%s.output", what);
-    json_t *content = door_content(d, json_object_get(item, "output"), types, name),
-           *m = content ? door_message(d, "tool", content) : NULL;
-    return m ? door_set(d, m, "tool_call_id", json_string(id)) : -1;
+    return door_result(d, id, door_content(d, json_object_get(item, "output"), types, name));
 }
 
 static int take_item(struct door *d, const json_t *item, const char *what)
