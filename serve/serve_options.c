@@ -119,6 +119,8 @@ static const struct opt table[] = {
     { OPT_TEXT,   "cache",                AT(cache),              NULL,        "DIR",
       "keep the weights in DIR in the form in which products read them: written beside serving, mapped by "
       "later starts of these weights at any layout (the same bits, ready at once, one copy for all ranks)" },
+    { OPT_CHOICE, "cache-kind",           AT(cache_kind),         "plain",     "plain|b12",
+      "how --cache keeps them; b12: bf16 in 12 bits, lossless, which takes less to read (the same bits)" },
     { OPT_SIZE,   "cache-size",           AT(cache_size),         "0",         "SIZE",
       "bytes that --cache keeps; weights that were used longest ago go first (0: half of the space that the "
       "disk would have without them)" },
@@ -236,6 +238,8 @@ int server_check_options(struct server *s, const unsigned char *given, struct er
     int rc = check_once(s, given, e);
     if (rc >= 0 && !s->o.cache && opt_given(&pserve_program, given, "cache-size"))
         rc = err_set(e, ERR_USAGE, "--cache-size goes with --cache: name a folder");
+    if (rc >= 0 && !s->o.cache && opt_given(&pserve_program, given, "cache-kind"))
+        rc = err_set(e, ERR_USAGE, "--cache-kind goes with --cache: name a folder");
     if (rc >= 0)
         rc = read_kv_disk(s, e);
     if (rc < 0)

@@ -29,7 +29,8 @@ struct serve_opts {
         *transport, *once, *trace, *follow;
     struct opt_list lora;
     double temperature, request_timeout_s, receive_timeout_s;
-    int dtype, quantized, act, kv_dtype, numerics, prefix_cache, lenient, verbose, verify, follow_mode;
+    int dtype, quantized, act, kv_dtype, numerics, prefix_cache, lenient, verbose, verify, follow_mode,
+        cache_kind;
 };
 enum { SERVE_VERIFY_FIRST, SERVE_VERIFY_BEHIND };
 enum { SERVE_DTYPE_STORED, SERVE_DTYPE_FP32, SERVE_DTYPE_BF16 };

@@ -58,7 +58,12 @@ int server_find_cached(struct server *s, struct err *e)
     int rc = 0;
     if (!s->o.cache || ckpt_n_packs(s->loaded.ckpt) > 0)
         return 0;
-    TRY(comm_agree(s->mesh.all, cache_open(&s->cache, s->o.cache, s->o.cache_size, e), e));
+    TRY(comm_agree(s->mesh.all,
+                   cache_open(&s->cache, s->o.cache, (enum cache_kind)s->o.cache_kind, s->o.cache_size, e),
+                   e));
+    if (s->o.cache_kind == CACHE_B12 && s->loaded.stored != DT_BF16)
+        return err_set(e, ERR_USAGE, "--cache-kind b12 holds bf16, and these weights are %s: leave it out",
+                       dtype_name(s->loaded.stored));
     s->uses_cache = !why_not(s);
     if (!s->uses_cache)
         log_line(&s->log, "--cache has no effect: %s", why_not(s));

@@ -15,15 +15,16 @@
 #include "format/ckpt_write.h"
 
 #define HEX 32           /* digits of a digest or mark */
-#define KIND "-plain"    /* of panels */
 #define SOURCE "source-" /* prefixes in the folder */
 #define PACKING "packing-"
 #define DROPPED "dropped-"
 #define DATA "weights-00000.safetensors"
 
-int cache_open(struct cache *c, const char *dir, int64_t most, struct err *e)
+static const char *const kinds[CACHE_KINDS] = { [CACHE_PLAIN] = "plain", [CACHE_B12] = "b12" };
+
+int cache_open(struct cache *c, const char *dir, enum cache_kind kind, int64_t most, struct err *e)
 {
-    *c = (struct cache){ .most = most };
+    *c = (struct cache){ .kind = kind, .most = most };
     if (strlen(dir) >= sizeof c->dir)
         return err_set(e, ERR_USAGE, "--cache: the folder's name has more than %zu bytes", sizeof c->dir - 1);
     snprintf(c->dir, sizeof c->dir, "%s", dir);
@@ -81,7 +82,10 @@ static int is_hex(const char *s, size_t n) { return strspn(s, "0123456789abcdef"
 /* Is this the name of a checkpoint in the folder? */
 static int is_entry(const char *name)
 {
-    return strlen(name) == HEX + strlen(KIND) && is_hex(name, HEX) && !strcmp(name + HEX, KIND);
+    int known = 0;
+    for (int i = 0; i < CACHE_KINDS && is_hex(name, HEX) && name[HEX] == '-'; i++)
+        known |= !strcmp(name + HEX + 1, kinds[i]);
+    return known;
 }
 
 static int begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
@@ -135,10 +139,9 @@ int cache_mark(struct cache_mark *m, const char *source, struct err *e)
     return found ? 0 : err_set(e, ERR_FILE, "%s: its folder has no files any more", source);
 }
 
-/* The name of the digest of a checkpoint whose files store it. */
-static int name_of(const struct ckpt *c, char name[CACHE_NAME])
+/* The digest of a checkpoint whose files store it. */
+static int digest_of(const struct ckpt *c, char hex[HEX + 1])
 {
-    char hex[33];
     const int n = ckpt_n_tensors(c);
     struct ckpt_tensor *t = calloc((size_t)n + 1, sizeof *t);
     int known = t != NULL;
@@ -146,44 +149,45 @@ static int name_of(const struct ckpt *c, char name[CACHE_NAME])
         t[i] = *ckpt_tensor(c, i);
         known = t[i].has_digest;
     }
-    if (known) {
+    if (known)
         ckpt_digest_hex(ckpt_digest_all(n, t, NULL).weights, hex);
-        snprintf(name, CACHE_NAME, "%s" KIND, hex);
-    }
     free(t);
     return known;
 }
 
 int cache_is_named(const char *name, const struct ckpt *opened)
 {
-    char is[CACHE_NAME];
-    return name_of(opened, is) && !strcmp(is, name);
+    char hex[HEX + 1];
+    return digest_of(opened, hex) && !strncmp(hex, name, HEX);
 }
 
-int cache_find(const struct cache *c, const struct cache_mark *m, const struct ckpt *opened,
-               char name[CACHE_NAME])
+static void name_entry(enum cache_kind kind, const char *hex, char name[CACHE_NAME])
+{
+    snprintf(name, CACHE_NAME, "%.32s-%s", hex, kinds[kind]);
+}
+
+/* The note of a source: the digest of its weights. */
+static int read_note(const struct cache *c, const struct cache_mark *m, char hex[HEX + 1])
 {
     char path[CACHE_PATH], file[CACHE_NAME];
     void *text = NULL;
     size_t n;
     struct err ignored;
-    if (!opened || !name_of(opened, name)) {
-        snprintf(file, sizeof file, SOURCE "%s", m->hex);
-        if (!cache_path(c, file, path) || !io_exists(path) ||
-            io_read_file(path, CACHE_NAME, &text, &n, &ignored) < 0)
-            return 0;
-        snprintf(name, CACHE_NAME, "%.*s", (int)strcspn(text, "\n"), (const char *)text);
-        free(text);
-    }
-    return is_entry(name) && cache_path(c, name, path) && io_is_dir(path);
+    snprintf(file, sizeof file, SOURCE "%s", m->hex);
+    if (!cache_path(c, file, path) || !io_exists(path) ||
+        io_read_file(path, CACHE_NAME, &text, &n, &ignored) < 0)
+        return 0;
+    snprintf(hex, HEX + 1, "%s", (const char *)text);
+    free(text);
+    return strlen(hex) == HEX && is_hex(hex, HEX);
 }
 
-/* Notes which checkpoint holds the weights of a source. A reader finds all of the note or none. */
-static int note_source(const struct cache *c, const struct cache_mark *m, const char *name, struct err *e)
+/* A reader finds all of the note or none. */
+static int note_source(const struct cache *c, const struct cache_mark *m, const char *hex, struct err *e)
 {
-    char file[CACHE_NAME], path[CACHE_PATH], line[CACHE_NAME + 1], fresh[CACHE_PATH + 8];
+    char file[CACHE_NAME], path[CACHE_PATH], line[HEX + 2], fresh[CACHE_PATH + 8];
     snprintf(file, sizeof file, SOURCE "%s", m->hex);
-    snprintf(line, sizeof line, "%s\n", name);
+    snprintf(line, sizeof line, "%.32s\n", hex);
     if (!cache_path(c, file, path))
         return err_set(e, ERR_FILE, "%s: its name is too long", c->dir);
     snprintf(fresh, sizeof fresh, "%s.new", path);
@@ -193,6 +197,23 @@ static int note_source(const struct cache *c, const struct cache_mark *m, const 
     TRY(io_replace(fresh, path, e));
 out:
     return rc < 0 ? rc : 0;
+}
+
+static int is_there(const struct cache *c, enum cache_kind kind, const char *hex)
+{
+    char name[CACHE_NAME], path[CACHE_PATH];
+    name_entry(kind, hex, name);
+    return cache_path(c, name, path) && io_is_dir(path);
+}
+
+int cache_find(const struct cache *c, const struct cache_mark *m, const struct ckpt *opened,
+               char name[CACHE_NAME])
+{
+    char hex[HEX + 1];
+    if (!(opened && digest_of(opened, hex)) && !read_note(c, m, hex))
+        return 0;
+    name_entry(c->kind, hex, name);
+    return is_there(c, c->kind, hex);
 }
 
 /* ---- room ---- */
@@ -227,9 +248,10 @@ static int64_t folder_bytes(const char *dir)
 /* Removes what a killed server left: parts of checkpoints, and notes of checkpoints that are gone. */
 static void remove_left(const struct cache *c, const char *name)
 {
-    char path[CACHE_PATH], entry[CACHE_NAME];
+    char path[CACHE_PATH], hex[HEX + 1];
     struct cache_mark m;
     struct err ignored;
+    int used = 0;
     if (!cache_path(c, name, path))
         return;
     if (begins(name, DROPPED))
@@ -238,7 +260,9 @@ static void remove_left(const struct cache *c, const char *name)
         ckpt_drop_left(path, NULL);
     else if (begins(name, SOURCE) && strlen(name) == strlen(SOURCE) + HEX) {
         snprintf(m.hex, sizeof m.hex, "%s", name + strlen(SOURCE));
-        if (!cache_find(c, &m, NULL, entry))
+        for (int i = 0; i < CACHE_KINDS && read_note(c, &m, hex); i++)
+            used |= is_there(c, (enum cache_kind)i, hex);
+        if (!used)
             io_unlink(path, &ignored);
     }
 }
@@ -319,18 +343,24 @@ void cache_use(const struct cache *c, const char *name)
 
 /* ---- what was made ---- */
 
+void cache_packing(const struct cache *c, const struct cache_mark *m, char name[CACHE_NAME])
+{
+    snprintf(name, CACHE_NAME, PACKING "%s-%s", m->hex, kinds[c->kind]);
+}
+
 int cache_take_in(const struct cache *c, const struct cache_mark *m, char name[CACHE_NAME], struct err *e)
 {
-    char made[CACHE_NAME], from[CACHE_PATH], to[CACHE_PATH];
+    char made[CACHE_NAME], hex[HEX + 1], from[CACHE_PATH], to[CACHE_PATH];
     struct ckpt *opened = NULL;
     struct err ignored;
     int rc = 0;
-    snprintf(made, sizeof made, PACKING "%s", m->hex);
+    cache_packing(c, m, made);
     if (!cache_path(c, made, from))
         return err_set(e, ERR_FILE, "%s: its name is too long", c->dir);
     TRY(ckpt_open(&opened, from, NULL, e));
-    if (!name_of(opened, name) || !cache_path(c, name, to))
-        TRY(err_set(e, ERR_FORMAT, "%s stores no digests", from));
+    TRY(digest_of(opened, hex) ? 0 : err_set(e, ERR_FORMAT, "%s stores no digests", from));
+    name_entry(c->kind, hex, name);
+    TRY(cache_path(c, name, to) ? 0 : err_set(e, ERR_FILE, "%s: its name is too long", c->dir));
     ckpt_close(opened);
     opened = NULL;
     if (io_is_dir(to)) { /* another source of the same weights */
@@ -339,7 +369,7 @@ int cache_take_in(const struct cache *c, const struct cache_mark *m, char name[C
     } else {
         TRY(io_rename(from, to, e));
     }
-    TRY(note_source(c, m, name, e));
+    TRY(note_source(c, m, hex, e));
 out:
     ckpt_close(opened);
     if (rc < 0)

@@ -1,8 +1,8 @@
 /* pack_cache.h - a folder of weights in the form in which servers map them (--cache DIR), for later starts.
  *
- *     DIR/WEIGHTS_DIGEST-plain/   a checkpoint of the serve format (format/panels_file.h)
- *     DIR/source-MARK             which of them holds the weights of a source: its name, and a newline
- *     DIR/packing-MARK/           one that is being made, or that a killed server left whole
+ *     DIR/WEIGHTS_DIGEST-KIND/   a checkpoint of the serve format (format/panels_file.h), in its panels
+ *     DIR/source-MARK            the weights of a source: their WEIGHTS_DIGEST, and a newline
+ *     DIR/packing-MARK-KIND/     one that is being made, or that a killed server left whole
  *
  * MARK is a hash of the files of a source: names, lengths, inodes, times of change. A file that is written to
  * gets another time, so a mark stands for the same bytes for ever, once the files have been left alone for a
@@ -23,9 +23,11 @@
 #define CACHE_NAME 64 /* of a checkpoint in the folder */
 #define CACHE_QUIET_NS INT64_C(2000000000)
 
+enum cache_kind { CACHE_PLAIN, CACHE_B12, CACHE_KINDS };
 struct cache {
     char dir[3000];
-    int64_t most; /* bytes; 0: half of what the disk has besides the rest of its files */
+    enum cache_kind kind; /* of what is looked for and made */
+    int64_t most;         /* bytes; 0: half of what the disk has besides the rest of its files */
 };
 struct cache_mark {
     char hex[33];
@@ -33,7 +35,7 @@ struct cache_mark {
 };
 
 /* Makes the folder where it is missing. ERR_USAGE: its name is too long. ERR_FILE: it cannot be made. */
-int cache_open(struct cache *c, const char *dir, int64_t most, struct err *e);
+int cache_open(struct cache *c, const char *dir, enum cache_kind kind, int64_t most, struct err *e);
 
 /* Marks a source, a folder or a file of this machine. ERR_FILE. */
 int cache_mark(struct cache_mark *m, const char *source, struct err *e);
@@ -48,7 +50,9 @@ int cache_is_named(const char *name, const struct ckpt *opened);
 
 /* Makes room for so many bytes. 0: there is none. */
 int cache_make_room(const struct cache *c, int64_t bytes);
-/* Takes in what was made as DIR/packing-MARK. name: what it is called now. ERR_FILE, ERR_FORMAT,
+/* The name of what is made of a source. */
+void cache_packing(const struct cache *c, const struct cache_mark *m, char name[CACHE_NAME]);
+/* Takes in what was made under that name. name: what it is called now. ERR_FILE, ERR_FORMAT,
  * ERR_INTEGRITY: it is no checkpoint, and removed. */
 int cache_take_in(const struct cache *c, const struct cache_mark *m, char name[CACHE_NAME], struct err *e);
 /* A server begins to use it. */

@@ -129,6 +129,10 @@ static int convert(struct cache_write *w, const char *to, struct err *e)
         args[n++] = "--dequantize";
         args[n++] = w->o.dequantize;
     }
+    if (w->o.cache->kind == CACHE_B12) {
+        args[n++] = "--quantize";
+        args[n++] = "b12";
+    }
     args[n++] = w->o.source;
     args[n++] = to;
     if (pipe2(pipe_of, O_CLOEXEC) < 0)
@@ -173,7 +177,7 @@ static int make(struct cache_write *w, struct err *e)
 {
     char made[CACHE_NAME], to[CACHE_PATH], name[CACHE_NAME];
     const struct cache *c = w->o.cache;
-    snprintf(made, sizeof made, "packing-%s", w->o.mark.hex);
+    cache_packing(c, &w->o.mark, made);
     if (!cache_path(c, made, to))
         return err_set(e, ERR_FILE, "%s: its name is too long", c->dir);
     if (!io_is_dir(to)) {

@@ -41,8 +41,9 @@ served() {
     claim "$kind: the log names the class" said \
         'quantised weights (.*) are computed as their values in bf16: class deq'
 }
-served int8-g128 "--tp 2"
-served fp8-b128 "--quantized codes" "--quantized codes --tp 2"
+served int8-g128 "--tp 2" "--tp 4" "--tp 8"
+served fp8-b128 "--tp 8" "--quantized codes" "--quantized codes --tp 2" "--quantized codes --tp 4" "--quantized codes --tp 8"
+served mxfp4 "--tp 4" "--quantized codes" "--quantized codes --tp 8"
 run pserve "$TMP/fp8-b128" --quantized codes --once line --max-tokens 1 --verbose
 claim "every pack of the layers lies as codes" said 'lie as codes in 8 packs of [0-9]* bytes: class deq'
 
@@ -51,7 +52,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 for class in grp int; do
     how=$([ $class = grp ] && echo "--quantized codes" || echo "--act int8")
     what=$class asked quant_codes.py "$TMP/int8-g128" "$TMP/int8-g128.jsonl" $class "$how" \
-        "$how --tp 4 --max-batch 3"
+        "$how --tp 2" "$how --tp 4 --max-batch 3" "$how --tp 8"
 done
 run pserve "$TMP/int8-g128" --quantized codes --dtype fp32 --once x
 claim "fp32 has no codes" [ $rc = 2 ]

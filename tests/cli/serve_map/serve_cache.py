@@ -3,6 +3,7 @@ later start takes them from there, at any tp, with the same answers and fingerpr
 full disk and two servers at once cost a line at most, and never change an answer. OTHER has other weights of the same
 shapes; all: what is not tried each time, too."""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ def answers(server):
 
 
 def kept():
-    return sorted(x for x in os.listdir(cache) if x.endswith("-plain")) if os.path.isdir(cache) else []
+    return sorted(x for x in os.listdir(cache) if re.fullmatch("[0-9a-f]{32}-(plain|b12)", x)) if os.path.isdir(cache) else []
 
 
 def notes():
@@ -195,6 +196,19 @@ values = answers_of(quantised)
 tried("quantised", quantised, values, hit=False, lines=1, keeps=2)
 tried("quantised, again", quantised, values, hit=True, lines=1)
 tried("quantised, tp 2", quantised, values, "--tp", 2, hit=True, lines=1)
+# 12 bits: kept beside panels of the same weights
+narrow = f"{tmp}/narrow.hf"
+want = answers_of(narrow)
+tried("plain bf16", narrow, want, hit=False, keeps=lambda: len(notes()) == 3)
+before = len(kept())
+tried("12 bits", narrow, want, "--cache-kind", "b12", hit=False, keeps=lambda: len(kept()) == before + 1)
+tried("12 bits, again", narrow, want, "--cache-kind", "b12", hit=True)
+tried("12 bits, tp 2", narrow, want, "--cache-kind", "b12", "--tp", 2, hit=True)
+claim("12 bits are another file of the same weights", len({x[:32] for x in kept()}) == len(kept()) - 1, kept())
+run = subprocess.run([os.path.join(os.environ["BIN"], "pserve"), checkpoint, "--cache", cache, "--cache-kind", "b12",
+                      "--once", "a"], capture_output=True)
+claim("12 bits of fp32 are refused", run.returncode == 2 and b"holds bf16, and these weights are fp32" in run.stderr,
+      run.stderr)
 run = subprocess.run([os.path.join(os.environ["BIN"], "pserve"), quantised, "--cache", cache, "--quantized", "codes",
                       "--dtype", "bf16", "--once", "a"], capture_output=True)
 claim("codes: a line says that they have no use for it", run.returncode == 0 and

@@ -12,6 +12,8 @@ if [ -n "${SERVE_CACHE:-}" ]; then
     trained narrow --steps 2 --dtype bf16
     run reshard "$TMP/narrow/step-2" "$TMP/quantised" --format hf --weights-only --quantize int8-g128
     claim "a quantised folder" [ $rc = 0 ]
+    run reshard "$TMP/narrow/step-2" "$TMP/narrow.hf" --format hf --weights-only
+    claim "bf16" [ $rc = 0 ]
 fi
 asked serve_cache.py "$TMP" "$TMP/one.hf" "$TMP/other.hf" ${SERVE_CACHE:+all}
 finish
