@@ -1,7 +1,7 @@
 /* pack_cache.h - a folder of weights in the form in which servers map them (--cache DIR), for later starts.
  *
- *     DIR/WEIGHTS_DIGEST-KIND/   a checkpoint of the serve format (format/panels_file.h), in its panels
- *     DIR/source-MARK            the weights of a source: their WEIGHTS_DIGEST, and a newline
+ *     DIR/DIGEST-KIND/           a checkpoint of the serve format (format/panels_file.h), in its panels
+ *     DIR/source-MARK            the weights of a source: their digest, and a newline
  *     DIR/packing-MARK-KIND/     one that is being made, or that a killed server left whole
  *
  * MARK is a hash of the files of a source: names, lengths, inodes, times of change. A file that is written to
