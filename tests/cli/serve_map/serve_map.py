@@ -109,6 +109,12 @@ for tp in (1, 2) if every else (1,):
     claim(f"flipped, first, tp {tp}: refuses to start", s.port is None and s.p.returncode == 1, text_of(s))
     claim(f"flipped, first, tp {tp}: one line names the file", len(lines(text_of(s))) == 1, text_of(s))
     s = Server(copy, "--tp", tp)
+    try:                                         # a stream meanwhile does not end as if all were well
+        events = s.stream(prompt=prompts[3], max_tokens=1500, ignore_eos=True)[1]
+    except Exception:
+        events = []
+    claim(f"flipped, behind, tp {tp}: no stream is whole", not events or events[-1][0] != "[DONE]" or
+          "error" in events[-2][0], str(events[-2:])[:300])
     try:
         s.p.wait(60)
     except subprocess.TimeoutExpired:
@@ -133,22 +139,24 @@ os.unlink(path + ".old")
 claim("removed: likewise", essence(s) == want)
 s.stop()
 
-path = fresh_copy()
-s = Server(copy)
-first = essence(s)
-os.truncate(path, 4096)
-try:
-    essence(s)
-except Exception:
-    pass
-try:
-    s.p.wait(30)
-except subprocess.TimeoutExpired:
-    pass
-s.reader.join(5)
-claim("cut while mapped: ends", s.p.returncode == 1, f"{s.p.returncode} {text_of(s)}")
-claim("cut while mapped: one line names the file", len(lines(text_of(s))) == 1 and
-      len(text_of(s).splitlines()) == 1, text_of(s))
+for tp in 1, 2:
+    path = fresh_copy()
+    s = Server(copy, "--tp", tp)
+    first = essence(s)
+    claim(f"cut while mapped, tp {tp}: answers before", first == want)
+    os.truncate(path, 4096)
+    try:
+        essence(s)
+    except Exception:
+        pass
+    try:
+        s.p.wait(60)
+    except subprocess.TimeoutExpired:
+        pass
+    s.reader.join(5)
+    claim(f"cut while mapped, tp {tp}: ends", s.p.returncode == 1, f"{s.p.returncode} {text_of(s)}")
+    claim(f"cut while mapped, tp {tp}: one line in all, which names the file", len(lines(text_of(s))) == 1 and
+          len(text_of(s).splitlines()) == 1, text_of(s))
 
 if not every:
     finish()
