@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # quick
-# memory.sh - a checkpoint in memory (mem:PID/SET) is read by every program as its folder is: the same digests, layouts, run and answers.
+# in_memory.sh - a checkpoint in memory (mem:PID/SET) is read by every program as its folder is: the same digests, layouts, run and answers.
 . "$(dirname "$0")/../lib/train_lib.bash"
 text 2 20000 >"$TMP/text"
 config "$TMP/model.json" vocab_size=256
