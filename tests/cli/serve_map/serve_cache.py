@@ -65,7 +65,7 @@ def tried(name, source, want, *args, hit, lines=0, env=(), keeps=None):
         claim(f"{name}: is kept", until(keeps if callable(keeps) else lambda: len(notes()) == keeps),
               f"{os.listdir(cache)} {text_of(s)}")
     rc, err = s.stop()
-    claim(f"{name}: ends well", rc == 0, err)
+    claim(f"{name}: ends well", rc == 0, f"{rc} {err}")
     claim(f"{name}: {lines} lines", len(err.splitlines()) == lines, err)
 
 

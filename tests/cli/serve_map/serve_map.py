@@ -41,7 +41,7 @@ def served(name, checkpoint, *args, **env):
     got = [essence(s), essence(s)]               # packs may be switched between the two
     claim(f"{name}: the second answer is the first", got[0] == got[1])
     rc, err = s.stop()
-    claim(f"{name}: ends well", rc == 0, err)
+    claim(f"{name}: ends well", rc == 0, f"{rc} {err}")
     return got[0], err
 
 
