@@ -119,24 +119,11 @@ static void run_mpirun(char **argv, const sigset_t *before, pid_t parent, int fd
     _exit(127);
 }
 
-/* Waits for children that mpirun left behind (ranks it killed and did not wait for): this process is their
- * new parent, and the last of them exit within moments. */
-static void reap_left_over(void)
-{
-    static const struct timespec nap = { 0, 10000000 };
-    for (int i = 0; i < 200; i++) {
-        pid_t p = waitpid(-1, NULL, WNOHANG);
-        if (p < 0)
-            return;
-        if (p == 0)
-            nanosleep(&nap, NULL);
-    }
-}
-
 /* The ranks that mpirun has started: how many, how many of them have exited, how many block SIGUSR1 (watch.h)
  * and so can take it. status: of one that has exited and failed; 0: none has. */
 struct started {
     int all, ended, ready, status;
+    int same; /* of this process's session */
 };
 
 /* An exit status as a shell has it, of what waitpid() says. */
@@ -175,6 +162,7 @@ static void look_at(struct started *s, long pid)
     s->ended += ended;
     if (ended && !s->status)
         s->status = status_of_ended(pid);
+    s->same += getsid((pid_t)pid) == getsid(0);
     s->ready += !ended && held && (strtoull(held + 9, NULL, 16) >> (SIGUSR1 - 1) & 1);
 }
 
@@ -205,6 +193,20 @@ static struct started started_by(pid_t mpirun)
     if (d)
         closedir(d);
     return s;
+}
+
+/* Waits for children that mpirun left behind (ranks it killed and did not wait for): this process is their
+ * new parent, and the last of them exit within moments. Children that left this session stay. */
+static void reap_left_over(void)
+{
+    static const struct timespec nap = { 0, 10000000 };
+    for (int i = 0; i < 200; i++) {
+        pid_t p = waitpid(-1, NULL, WNOHANG);
+        if (p < 0 || (p == 0 && !started_by(getpid()).same))
+            return;
+        if (p == 0)
+            nanosleep(&nap, NULL);
+    }
 }
 
 /* 1 when all ranks of mpirun have exited. mpirun of Open MPI 4.1 can hang when a rank dies while it connects,

@@ -44,6 +44,9 @@ const char *memory_file(const struct memory_set *m, const char *name);
 int memory_private(struct memory_set **out, const char *path, struct err *e);
 int memory_add(struct memory_set *m, const char *name, const void *data, int64_t n, int64_t bytes,
                struct err *e);
+/* Its files, in no order. */
+int memory_n_files(const struct memory_set *m);
+const char *memory_file_name(const struct memory_set *m, int i);
 
 /* The whole sets of process pid, the oldest first. *name: n names, freed by the caller in one piece.
  * ERR_FILE: as memory_open. */
@@ -56,8 +59,8 @@ int memory_list(pid_t pid, char (**name)[MEMORY_NAME_BYTES], int *n, struct err 
 int memory_begin(const char *path, struct err *e);
 /* A memfd for file `name` of the set. ERR_MEMORY. */
 int memory_create(const char *path, const char *name, struct err *e);
-/* Passes the file to the keeper and closes fd, also on error. The bytes cannot be changed afterwards.
- * ERR_FILE: the keeper does not take it. */
+/* Passes the file to the keeper and closes fd, also on error. The bytes cannot be changed afterwards. A file
+ * that another keeper has may be passed, too. ERR_FILE: the keeper does not take it. */
 int memory_give(int fd, const char *path, const char *name, struct err *e);
 /* Bytes of a file that the keeper has, also of a set that is not whole. ERR_FILE: it has none. */
 int64_t memory_bytes(const char *path, const char *name, struct err *e);

@@ -80,7 +80,7 @@ int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char 
     if (o->publish && !alone && !launch_under_launcher() && (planned > 1 || kept))
         TRY(publish_serve(o, e)); /* this process stays as the parent of the ranks */
     if (kept)
-        TRY(supervisor_open(&keeper, o, e));
+        TRY(supervisor_open(&keeper, o, planned > 1 ? planned : 1, e));
     TRY(launch_ranks_kept(alone ? 1 : planned, argv, kept ? &keeper : NULL, e));
     TRY(dev_open(&r->dev, o->device, 1, &r->mem, e));
     TRY(world_open(&r->world, o->transport, o->rank_timeout_s, r->dev, &r->mem, e));

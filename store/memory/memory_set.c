@@ -311,6 +311,10 @@ void memory_close(struct memory_set *m)
 
 const char *memory_path(const struct memory_set *m) { return m->path; }
 
+int memory_n_files(const struct memory_set *m) { return m->n; }
+
+const char *memory_file_name(const struct memory_set *m, int i) { return m->file[i].name; }
+
 const char *memory_file(const struct memory_set *m, const char *name)
 {
     for (int i = 0; i < m->n; i++)

@@ -138,7 +138,9 @@ int memory_give(int fd, const char *path, const char *name, struct err *e)
     struct memory_message m;
     pid_t pid;
     int rc = fill(&m, REQUEST_PUT, path, name, &pid, e);
-    if (rc >= 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0)
+    const int sealed = fcntl(fd, F_GET_SEALS);
+    if (rc >= 0 && !(sealed > 0 && sealed & F_SEAL_WRITE) &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0)
         rc = err_sys(e, "%s/%s: cannot seal it", path, name);
     if (rc >= 0)
         rc = ask(pid, path, &m, fd, e);

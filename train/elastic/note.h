@@ -8,11 +8,15 @@
 #include "train/elastic/layout_file.h"
 
 #define NOTE_PATH 4096
+#define NOTE_MACHINES 64
 struct note {
     char dir[MEMORY_PATH_BYTES]; /* the first process: who keeps sets of state, mem:PID/step-N */
     _Atomic int64_t hangups;     /* the first process: SIGHUP so far */
     _Atomic int64_t step;        /* the last finished one */
     char tokenizer[NOTE_PATH];   /* of the run, which sets in memory do not give to the next ranks */
+
+    int n_machines;                /* the first process: of the job */
+    int64_t keeper[NOTE_MACHINES]; /* likewise: process that keeps files of a machine; 0: none */
 
     /* a change of layout: the ranks end, others go on with the newest set */
     _Atomic int change;

@@ -7,12 +7,10 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "base/clock.h"
-#include "comm/leash.h"
 #include "comm/relay.h"
-#include "train/checkpoint/restore.h"
 #include "train/checkpoint/save.h"
 #include "train/elastic/kept_digest.h"
-#include "train/elastic/note.h"
+#include "train/elastic/machines.h"
 #include "train/layout_plan.h"
 #include "train/memory_check.h"
 
@@ -129,22 +127,6 @@ static int read_wish(struct relayout *x, struct train_opts *o)
 
 /* ---- between two steps ---- */
 
-/* Rank 0: drops all sets but the newest one. */
-static void drop_old(struct relayout *x)
-{
-    char(*name)[MEMORY_NAME_BYTES] = NULL, path[MEMORY_PATH_BYTES + MEMORY_NAME_BYTES];
-    struct err ignored;
-    int n = 0;
-    if (memory_list((pid_t)leash_holder(), &name, &n, &ignored) < 0)
-        return;
-    for (int i = 0; i < n; i++) {
-        snprintf(path, sizeof path, "%s/%s", x->dir, name[i]);
-        if (checkpoint_step(name[i]) != x->kept)
-            memory_drop(path, &ignored);
-    }
-    free(name);
-}
-
 /* Keeps the state in memory, unless this step's is there. */
 static int keep(struct relayout *x, struct err *e)
 {
@@ -153,8 +135,9 @@ static int keep(struct relayout *x, struct err *e)
         return 0;
     TRY(save_start(x->save, 1, e));
     x->kept = x->w->at.step;
+    TRY(machines_spread(x->note, x->ranks, (int)x->run->o.ranks_per_node, x->dir, x->kept, e));
     if (x->note)
-        drop_old(x);
+        machines_drop(x->note, x->kept, 1);
 out:
     return rc;
 }
@@ -249,6 +232,8 @@ int relayout_begin(struct relayout *x, struct err *e)
     int rc = 0;
     if (!x)
         return 0;
+    if (x->note)
+        machines_drop(x->note, x->w->at.step, 0);
     if (note_is_kept(x->run->o.resume))
         x->kept = x->w->at.step;
     resumed = x->note ? x->note->resumed : 0;

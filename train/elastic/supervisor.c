@@ -18,15 +18,16 @@
 #include "base/clock.h"
 #include "comm/relay.h"
 #include "train/checkpoint/restore.h"
-#include "train/elastic/note.h"
+#include "train/elastic/machines.h"
 
 #define KEPT_TRIES 3
 
 struct supervisor {
     const struct train_opts *o;
     struct keeper *keeper;
-    struct note *note;                   /* NULL: no state in memory */
-    char layout[2][LAYOUT_ARGS_BYTES];   /* of the job that runs, and of the one before; "": as at first */
+    struct note *note;                 /* NULL: no state in memory */
+    char layout[2][LAYOUT_ARGS_BYTES]; /* of the job that runs, and of the one before; "": as at first */
+    int first_ranks;
     int ranks[2];                        /* of both */
     int64_t since;                       /* the newest state when the job began */
     int unproven;                        /* the layout is new, and no step is done in it */
@@ -59,27 +60,20 @@ static int64_t newest_saved(const struct supervisor *k)
     return best;
 }
 
-/* The newest whole set that is kept; -1: none. */
-static int64_t newest_kept(const struct supervisor *k)
-{
-    char(*name)[MEMORY_NAME_BYTES] = NULL;
-    struct err ignored;
-    int64_t best = -1;
-    int n = 0;
-    if (!k->note || memory_list(getpid(), &name, &n, &ignored) < 0)
-        return -1;
-    for (int i = 0; i < n; i++) {
-        int64_t s = checkpoint_step(name[i]);
-        best = s > best ? s : best;
-    }
-    free(name);
-    return best;
-}
+/* The newest whole set that is kept here; -1: none. */
+static int64_t newest_kept(const struct supervisor *k) { return k->note ? machines_collect(k->note) : -1; }
 
 static int64_t newest(const struct supervisor *k)
 {
     const int64_t saved = newest_saved(k), kept = newest_kept(k);
     return saved > kept ? saved : kept;
+}
+
+/* Keepers for the machines of the next job. */
+static int start_machines(struct supervisor *k, struct err *e)
+{
+    const int per = (int)k->o->ranks_per_node, n = k->ranks[0] ? k->ranks[0] : k->first_ranks;
+    return machines_start(k->note, per > 0 ? (n + per - 1) / per : 1, e);
 }
 
 /* The arguments of the next job: its layout, and where it goes on. */
@@ -88,6 +82,7 @@ static void make_more(struct supervisor *k, struct launch_next *n)
     static char resume[] = "--resume", from_out[] = "auto", tokenizer[] = "--tokenizer";
     int64_t kept = newest_kept(k), saved = newest_saved(k);
     char *rest, *word;
+    struct err e;
     int i = 0;
     snprintf(k->split, sizeof k->split, "%s", k->layout[0]);
     for (word = strtok_r(k->split, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
@@ -105,7 +100,9 @@ static void make_more(struct supervisor *k, struct launch_next *n)
         k->more[i++] = from_out;
     } /* else the run begins as it did */
     k->more[i] = NULL;
-    k->since = newest(k);
+    k->since = kept > saved ? kept : saved;
+    if (k->note && start_machines(k, &e) < 0)
+        fprintf(stderr, "%s\n", e.text);
     *n = (struct launch_next){ k->ranks[0], k->more };
 }
 
@@ -173,7 +170,7 @@ static void hangup(void *ctx)
     atomic_fetch_add(&k->note->hangups, 1);
 }
 
-int supervisor_open(struct launch_keeper *out, const struct train_opts *o, struct err *e)
+int supervisor_open(struct launch_keeper *out, const struct train_opts *o, int ranks, struct err *e)
 {
     static struct supervisor k;
     void *page = NULL;
@@ -186,6 +183,8 @@ int supervisor_open(struct launch_keeper *out, const struct train_opts *o, struc
     TRY(relay_make(&page, sizeof *k.note, e));
     k.note = page;
     snprintf(k.note->dir, sizeof k.note->dir, "mem:%ld", (long)getpid());
+    k.first_ranks = ranks;
+    TRY(start_machines(&k, e));
     if (!keeper_is_at(getpid())) /* --publish has made one */
         rc = keeper_open(&k.keeper, NULL, e);
 out:

@@ -8,8 +8,8 @@
 
 /* 1: these options ask for more than one start: --restarts, --memory-every, --layout-file. */
 int supervisor_is_needed(const struct train_opts *o);
-/* In the first process: *k decides what follows a job (launch.h). o must outlive it. ERR_USAGE, ERR_FILE,
- * ERR_MEMORY. */
-int supervisor_open(struct launch_keeper *k, const struct train_opts *o, struct err *e);
+/* In the first process: *k decides what follows a job (launch.h). o must outlive it. ranks: of the
+ * first job. ERR_USAGE, ERR_FILE, ERR_MEMORY. */
+int supervisor_open(struct launch_keeper *k, const struct train_opts *o, int ranks, struct err *e);
 
 #endif

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""elastic_all.py - a walk over random layouts, a change every few steps, and kills of ranks, machines, mpirun and the first
+process at random moments: every loss and the final state are those of a run that was left alone, and a kill costs at
+most K steps. The number of kills and the seed: ELASTIC_KILLS, ELASTIC_SEED."""
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BIN = os.environ.get("BIN") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../build/bin")
+PTRAIN = os.path.join(BIN, "ptrain")
+KILLS = int(os.environ.get("ELASTIC_KILLS", "100"))
+rng = random.Random(int(os.environ.get("ELASTIC_SEED", "24")))
+tmp = tempfile.mkdtemp(prefix="shardline-elastic-")
+failed = passed = 0
+
+
+def claim(what, ok, more=""):
+    global failed, passed
+    if ok:
+        passed += 1
+    else:
+        failed += 1
+        print("FAIL", what, more)
+
+
+def words(n):
+    w = ["".join(rng.choice("abcdefghij") for _ in range(rng.randint(2, 7))) for _ in range(300)]
+    return " ".join(rng.choice(w) for _ in range(n))
+
+
+with open(tmp + "/text", "w") as f:
+    f.write(words(20000))
+with open(tmp + "/model.json", "w") as f:  # attention heads, layers and experts that every layout below divides
+    json.dump({"model_type": "mixtral", "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
+               "num_key_value_heads": 4, "head_dim": 8, "intermediate_size": 32, "vocab_size": 256, "max_position_embeddings": 256,
+               "num_local_experts": 4, "num_experts_per_tok": 2, "initializer_range": 0.1}, f)
+
+
+def common(steps):
+    return [PTRAIN, "--data", tmp + "/text", "--model", tmp + "/model.json", "--seq-len", "256", "--global-batch", "8",
+            "--cp-grain", "2", "--steps", str(steps), "--threads", "1"]
+
+
+def steps_of(path):
+    """step -> (loss, norm) as bits; a step that is there twice has both."""
+    got = {}
+    with open(path) as f:
+        for line in f:
+            if '"loss_bits"' in line and line.endswith("}\n"):
+                d = json.loads(line)
+                got.setdefault(d["step"], []).append((d["loss_bits"], d["grad_norm_bits"]))
+    return got
+
+
+def events(path, name):
+    with open(path) as f:
+        return [json.loads(x) for x in f if f'"event":"{name}"' in x]
+
+
+def state_of(text):
+    found = re.findall(r'"state_digest":"([0-9a-f]+)"', text)
+    return found[-1] if found else None
+
+
+def reference(steps):
+    out = subprocess.run(common(steps) + ["--out", f"{tmp}/ref{steps}", "--log", f"{tmp}/ref{steps}.jsonl"],
+                         capture_output=True, text=True)
+    claim(f"the reference of {steps} steps runs", out.returncode == 0, out.stderr[-500:])
+    return steps_of(f"{tmp}/ref{steps}.jsonl"), state_of(out.stdout)
+
+
+def layouts():
+    """All layouts of up to 8 ranks with the bits of one."""
+    all_of = []
+    for tp in (1, 2, 4):
+        for pp in (1, 2, 4):
+            for cp in (1, 2):
+                for dp in (1, 2, 4):
+                    if tp * pp * cp * dp > 8:
+                        continue
+                    for zero in (0, 1, 2, 3):
+                        for ep in {1, tp * cp, tp * cp * dp}:
+                            if ep in (1, 2, 4):
+                                all_of.append({"ranks": tp * pp * cp * dp, "tp": tp, "pp": pp, "cp": cp, "zero": zero, "ep": ep})
+    return all_of
+
+
+def write_layout(layout):
+    with open(tmp + "/new.toml", "w") as f:
+        f.writelines(f"{k} = {v}\n" for k, v in layout.items())
+    os.replace(tmp + "/new.toml", tmp + "/layout.toml")
+
+
+def walk(steps=60, every=3):
+    """Writes another layout as soon as the one before has done `every` steps."""
+    want, state = reference(steps)
+    choose = layouts()
+    write_layout(rng.choice(choose))
+    log = tmp + "/walk.jsonl"
+    with open(tmp + "/walk.out", "w") as out, open(tmp + "/walk.err", "w") as err:
+        job = subprocess.Popen(common(steps) + ["--out", tmp + "/walk", "--log", log, "--ranks", "1", "--layout-file",
+                                                tmp + "/layout.toml"], stdout=out, stderr=err)
+        at = 0
+        while job.poll() is None:
+            time.sleep(0.02)
+            try:
+                done = max(steps_of(log), default=0)
+            except (OSError, ValueError):
+                continue
+            if done >= at + every:
+                at = done
+                write_layout(rng.choice(choose))
+    err = open(tmp + "/walk.err").read()
+    changes = events(log, "layout")
+    claim("the walk ends well", job.returncode == 0, err[-800:])
+    claim("the walk has the final state of a straight run", state_of(open(tmp + "/walk.out").read()) == state)
+    got = steps_of(log)
+    claim("every step of the walk is there once, with its bits", got == want,
+          [s for s in want if got.get(s) != want[s]][:3])
+    claim("no layout of the walk was refused or taken back", "the layout stays" not in err and "back to the old one" not in err,
+          [x for x in err.split("\n") if "stays" in x or "back to" in x][:3])
+    print(f"walk: {len(changes)} changes in {steps} steps, " +
+          (f"{sum(c['seconds'] for c in changes) / len(changes):.2f} s each" if changes else ""))
+    claim("the walk changed its layout often", len(changes) >= steps // every // 2, len(changes))
+
+
+def children(pid):
+    try:
+        return [int(x) for t in os.listdir(f"/proc/{pid}/task")
+                for x in open(f"/proc/{pid}/task/{t}/children").read().split()]
+    except OSError:
+        return []
+
+
+def name_of(pid):
+    try:
+        return open(f"/proc/{pid}/comm").read().strip()
+    except OSError:
+        return ""
+
+
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+        return 1
+    except ProcessLookupError:
+        return 0
+
+
+def kills(n, steps=400, keep=3):
+    """Kills until n are done; a run that ends starts again in a new folder."""
+    want, state = reference(steps)
+    done = {"rank": 0, "machine": 0, "mpirun": 0, "first process": 0}
+    most_again = runs = 0
+    while sum(done.values()) < n:
+        runs += 1
+        out, log = f"{tmp}/k{runs}", f"{tmp}/k{runs}.jsonl"
+        command = common(steps) + ["--out", out, "--log", log, "--ranks", "4", "--tp", "2", "--zero", "1", "--ranks-per-node", "2",
+                                   "--memory-every", str(keep), "--save-every", "50", "--keep", "2", "--restarts", "50", "--resume", "auto"]
+        text = ""
+        while True:
+            err = open(tmp + "/k.err", "w")
+            job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
+            victim = None
+            while job.poll() is None and victim != "first process":
+                try:
+                    job.wait(rng.uniform(0.3, 4))
+                    break
+                except subprocess.TimeoutExpired:
+                    pass
+                if sum(done.values()) >= n:
+                    continue
+                mpirun = [p for p in children(job.pid) if name_of(p) == "mpirun"]
+                keepers = [p for p in children(job.pid) if name_of(p) == "keeper"]
+                ranks = sorted(r for m in mpirun for r in children(m))
+                victim = rng.choice(["rank"] * 6 + ["machine"] * 2 + ["mpirun", "first process"])
+                target = {"rank": ranks, "machine": ranks, "mpirun": mpirun, "first process": [job.pid]}[victim]
+                if victim == "machine" and (len(ranks) < 4 or len(keepers) < 2):
+                    victim = None
+                elif victim == "machine":  # of two machines, each keeper has the files of both
+                    kill(rng.choice(keepers))
+                    at = rng.choice((0, 2))
+                    done[victim] += sum(kill(r) for r in ranks[at:at + 2]) > 0
+                elif target and kill(rng.choice(target)):
+                    done[victim] += 1
+                else:
+                    victim = None
+            text = job.communicate()[0]
+            err.close()
+            for e in events(log, "restart") if os.path.exists(log) else []:
+                most_again = max(most_again, e["again"])
+            if victim != "first process":
+                break
+        said = open(tmp + "/k.err").read()
+        claim(f"run {runs} ends well", job.returncode == 0, said[-800:])
+        got = steps_of(log)
+        claim(f"run {runs} has every step once, with its bits", got == want, [s for s in want if got.get(s) != want[s]][:3])
+        if state_of(text):
+            claim(f"run {runs} has the final state", state_of(text) == state)
+        else:  # killed behind its last save
+            digest = subprocess.run([os.path.join(BIN, "reshard"), "digest", f"{out}/step-{steps}"], capture_output=True, text=True)
+            claim(f"run {runs} has the final state in its checkpoint", state in digest.stdout, digest.stdout + digest.stderr)
+        shutil.rmtree(out)
+    claim("a kill costs at most K steps", most_again <= keep, most_again)
+    print(f"kills: {done}, {runs} runs, at most {most_again} of K = {keep} steps again")
+
+
+try:
+    walk()
+    kills(KILLS)
+finally:
+    shutil.rmtree(tmp, ignore_errors=True)
+print(f"{passed} passed, {failed} failed, 0 skipped")
+sys.exit(failed > 0)
