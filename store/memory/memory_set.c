@@ -136,6 +136,7 @@ static int find_whole(pid_t pid, const char *path, struct whole **list, int *n, 
         if (!grown) {
             closedir(d);
             free(*list);
+            *list = NULL;
             return err_set(e, ERR_MEMORY, "%s: no memory for a list", path);
         }
         *list = grown;
