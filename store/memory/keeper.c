@@ -15,6 +15,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include "base/io.h"
 #include "store/memory/memory_wire.h"
@@ -59,7 +60,7 @@ static void drop_set(struct keeper *k, int i)
 {
     struct kept_set *s = &k->set[i];
     forget_writers(s);
-    for (int f = 0; f < s->n; f++)
+    for (int f = s->n - 1; f >= 0; f--) /* the manifest first: readers look whether it is still there */
         io_close(s->file[f].fd);
     free(s->file);
     *s = k->set[--k->n];
@@ -73,12 +74,9 @@ static int find_set(const struct keeper *k, const char *name)
     return -1;
 }
 
-/* The number of the set; a new one where there is none. -1: no memory. */
-static int need_set(struct keeper *k, const char *name)
+/* The number of a new set. -1: no memory. */
+static int new_set(struct keeper *k, const char *name)
 {
-    int i = find_set(k, name);
-    if (i >= 0)
-        return i;
     struct kept_set *grown = realloc(k->set, sizeof *grown * (size_t)(k->n + 1));
     if (!grown)
         return -1;
@@ -138,7 +136,7 @@ static void begin(struct keeper *k, const struct memory_message *m, pid_t writer
     }
     if (i >= 0)
         drop_set(k, i);
-    i = need_set(k, m->set);
+    i = new_set(k, m->set);
     if (i < 0 || !add_writer(&k->set[i], writer))
         refuse(a, ERR_MEMORY, "its keeper has no memory or descriptors left");
 }
@@ -147,13 +145,15 @@ static void begin(struct keeper *k, const struct memory_message *m, pid_t writer
 static void put(struct keeper *k, const struct memory_message *m, pid_t writer, int fd,
                 struct memory_answer *a)
 {
-    int i = need_set(k, m->set);
+    int i = find_set(k, m->set);
     struct kept_set *s = i < 0 ? NULL : &k->set[i];
     if (fd < 0)
         refuse(a, ERR_FILE, "its keeper has too many open files (ulimit -n)");
-    else if (s && (s->whole || has_file(s, m->file)))
+    else if (!s) /* a new one would lack the files that were dropped */
+        refuse(a, ERR_FILE, "is not there: a process that wrote to it has ended");
+    else if (s->whole || has_file(s, m->file))
         refuse(a, ERR_FILE, "has that file already: choose another name for the set");
-    else if (!s || !add_writer(s, writer) || !add_file(s, m->file, fd))
+    else if (!add_writer(s, writer) || !add_file(s, m->file, fd))
         refuse(a, ERR_MEMORY, "its keeper has no memory or descriptors left");
     if (a->code)
         return;
@@ -196,6 +196,24 @@ static int answer(struct keeper *k, struct memory_message *m, pid_t writer, int 
 
 /* ---- the thread ---- */
 
+/* The first descriptor of a message, -1: none; the others are closed. */
+static int take_descriptor(struct msghdr *h)
+{
+    int first = -1, fd;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t at = 0; at + sizeof fd <= c->cmsg_len - CMSG_LEN(0); at += sizeof fd) {
+            memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
+            if (first < 0)
+                first = fd;
+            else
+                io_close(fd);
+        }
+    }
+    return first;
+}
+
 /* Receives a request and the descriptor in it (-1: none). 0: it is none. */
 static int receive(int s, struct memory_message *m, int *fd)
 {
@@ -207,13 +225,12 @@ static int receive(int s, struct memory_message *m, int *fd)
     struct msghdr h = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
     };
-    *fd = -1;
-    if (recvmsg(s, &h, MSG_CMSG_CLOEXEC) != sizeof *m)
-        return 0;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&h);
-    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-        memcpy(fd, CMSG_DATA(c), sizeof *fd);
-    return 1;
+    const ssize_t n = recvmsg(s, &h, MSG_CMSG_CLOEXEC);
+    *fd = n < 0 ? -1 : take_descriptor(&h);
+    if (n == sizeof *m)
+        return 1;
+    io_close(*fd);
+    return 0;
 }
 
 static void serve(struct keeper *k, int s)
@@ -273,6 +290,7 @@ static void drop_lost(struct keeper *k)
 
 static void *run(void *arg)
 {
+    static const struct timespec nap = { 0, 50000000 };
     struct keeper *k = arg;
     struct pollfd *p = malloc(2 * sizeof *p);
     while (p) {
@@ -287,6 +305,8 @@ static void *run(void *arg)
         int s = p[0].revents ? accept4(k->listen, NULL, NULL, SOCK_CLOEXEC) : -1;
         if (s >= 0)
             serve(k, s);
+        else if (p[0].revents) /* no descriptor is free: the connection waits, and poll does not */
+            nanosleep(&nap, NULL);
         io_close(s);
     }
     free(p);

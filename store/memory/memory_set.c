@@ -231,7 +231,10 @@ static int add_file(struct memory_set *m, pid_t pid, const char *number, const c
     char path[64], link[LINK_BYTES], set_now[MEMORY_NAME_BYTES], name_now[MEMORY_NAME_BYTES];
     struct err gone;
     snprintf(path, sizeof path, "/proc/%ld/fd/%.20s", (long)pid, number);
+    errno = 0;
     int fd = io_open_read(path, &gone);
+    if (fd < 0 && errno && errno != ENOENT)
+        return err_set(e, gone.code, "%s: cannot open its file %s: %s", m->path, name, strerror(errno));
     if (fd < 0)
         return 0;
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -269,6 +272,21 @@ static int no_such_set(const char *path, const struct whole *list, int n, pid_t 
              : err_set(e, ERR_FILE, "%s: process %ld keeps no whole checkpoint in memory", path, (long)pid);
 }
 
+/* 1: process pid still has the manifest that *was names. A set is dropped manifest first, so that it had all
+ * files until now. */
+static int is_still_there(pid_t pid, const struct whole *was)
+{
+    struct whole *list;
+    struct err ignored;
+    int n, found = 0;
+    if (find_whole(pid, "", &list, &n, &ignored) < 0)
+        return 0;
+    for (int i = 0; i < n; i++)
+        found |= list[i].ino == was->ino && !strcmp(list[i].name, was->name);
+    free(list);
+    return found;
+}
+
 int memory_open(struct memory_set **out, const char *path, struct err *e)
 {
     pid_t pid;
@@ -288,7 +306,7 @@ int memory_open(struct memory_set **out, const char *path, struct err *e)
     }
     snprintf(m->path, sizeof m->path, MEMORY_SCHEME "%ld/%s", (long)pid, list[i].name);
     TRY(add_files(m, pid, list[i].name, e));
-    if (!memory_file(m, MEMORY_LAST))
+    if (!memory_file(m, MEMORY_LAST) || !is_still_there(pid, &list[i]))
         rc = err_set(e, ERR_FILE, "%s: was dropped while it was opened: open the newest one", m->path);
 out:
     free(list);

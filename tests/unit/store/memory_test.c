@@ -1,5 +1,8 @@
 /* memory_test.c - store/memory.h: sets of memfds, their keeper, and what becomes of both when a process is
  * killed. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* pipe2 */
+#endif
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -7,11 +10,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/io.h"
 #include "store/memory.h"
+#include "store/memory/memory_wire.h"
 #include "tests/test.h"
 
 static struct keeper *open_keeper(void)
@@ -194,6 +199,81 @@ TEST(a_killed_writer_leaves_whole_sets_whole_and_its_unfinished_one_is_dropped)
     CHECK(memory_bytes(part, "weights", &e) < 0);
     CHECK_INT(memory_open(&m, whole, &e), 0);
     memory_close(m);
+    keeper_close(k);
+}
+
+TEST(a_set_that_lost_a_writer_takes_no_other_file)
+{
+    struct keeper *k = open_keeper();
+    struct memory_set *m = NULL;
+    struct err e = { 0 };
+    char part[MEMORY_PATH_BYTES];
+    snprintf(part, sizeof part, "%s", set_of(getpid(), "part"));
+    run_and_kill(put_part, part);
+    CHECK_INT(put(part, "more", 10, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "is not there: a process that wrote to it has ended");
+    CHECK_INT(put(part, MEMORY_LAST, 10, &e), -ERR_FILE);
+    CHECK_INT(memory_open(&m, part, &e), -ERR_FILE);
+    make_set(part);
+    CHECK_INT(memory_open(&m, part, &e), 0);
+    memory_close(m);
+    keeper_close(k);
+}
+
+TEST(a_file_that_cannot_be_opened_is_an_error_and_no_file_that_is_gone)
+{
+    struct keeper *k = open_keeper();
+    struct memory_set *m = NULL;
+    struct err e = { 0 };
+    struct rlimit before, few;
+    make_set(set_of(getpid(), "a"));
+    int next = dup(0); /* the lowest free one: the folder's; the first file is next + 1 */
+    close(next);
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){ (rlim_t)next + 2, before.rlim_max };
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &few), 0);
+    int rc = memory_open(&m, set_of(getpid(), "a"), &e);
+    setrlimit(RLIMIT_NOFILE, &before);
+    CHECK(rc < 0);
+    CHECK_HAS(e.text, "Too many open files");
+    keeper_close(k);
+}
+
+/* Sends n bytes that are no request, with a descriptor. */
+static void send_nonsense(int fd, size_t n)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(sizeof fd)];
+    } control = { 0 };
+    char bytes[32] = { 0 };
+    struct sockaddr_un a;
+    socklen_t n_a = memory_address(getpid(), &a);
+    struct iovec data = { bytes, n };
+    struct msghdr h = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room
+    };
+    control.head = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof fd),
+                                     .cmsg_level = SOL_SOCKET,
+                                     .cmsg_type = SCM_RIGHTS };
+    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+    int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK_INT(connect(s, (struct sockaddr *)&a, n_a), 0);
+    CHECK_INT(sendmsg(s, &h, 0), (int64_t)n);
+    CHECK_INT(recv(s, bytes, sizeof bytes, 0), 0); /* closed without an answer */
+    close(s);
+}
+
+TEST(the_descriptor_of_what_is_no_request_is_closed)
+{
+    struct keeper *k = open_keeper();
+    int end[2];
+    char c;
+    CHECK_INT(pipe2(end, O_CLOEXEC | O_NONBLOCK), 0);
+    send_nonsense(end[1], 5);
+    close(end[1]);
+    CHECK_INT(read(end[0], &c, 1), 0); /* no process can write into it */
+    close(end[0]);
     keeper_close(k);
 }
 
