@@ -19,7 +19,8 @@ static const char *why_not(const struct server *s)
         return "quantised weights lie as codes";
     if (server_dtype(s) != l->stored)
         return "--dtype is not that of the weights";
-    return ckpt_cache(l->ckpt) ? "the checkpoint is at a URL: fetch it first" : NULL;
+    const int is_here = !ckpt_cache(l->ckpt) && !*ckpt_version(l->ckpt);
+    return is_here ? NULL : "the checkpoint is at a URL: fetch it first";
 }
 
 static int64_t bytes_of(const struct ckpt *c)

@@ -217,7 +217,7 @@ static int file_of(struct mapped_weights *w, const char *path, struct mapped **o
 
 static int can_map(struct ckpt *c, const struct model *m)
 {
-    return ckpt_n_packs(c) > 0 && ckpt_cache(c) == 0 && !m->fast;
+    return ckpt_n_packs(c) > 0 && ckpt_cache(c) == 0 && !*ckpt_version(c) && !m->fast;
 }
 
 /* The files that packs lie in: neighbours in the list of packs. */

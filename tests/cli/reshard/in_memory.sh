@@ -31,11 +31,25 @@ claim "to the same digests" [ "$out" = "$want" ]
 run "$BIN/ptrain" "${common[@]}" --resume "$mem" --out "$TMP/on" --ranks 2
 claim "a run goes on from it in another layout, to the same state" [ "$(state_of "$out")" = "$ref_state" ]
 run "$BIN/pserve" "$half" --once "ab" --max-tokens 4
-want=$out
+want_answer=$out
 run "$BIN/pserve" "$mem" --once "ab" --max-tokens 4
-claim "the server answers as from the folder" [ $rc = 0 -a "$out" = "$want" ]
+claim "the server answers as from the folder" [ $rc = 0 -a "$out" = "$want_answer" ]
 run reshard digest "mem:$pid/step-3"
 claim "a set that is not there: the message says what is" has "$err" "keeps no such set: it has step-2"
+
+"$BIN/reshard" --format serve "$half" "$TMP/serve" >/dev/null
+"$BIN/pshare" "$TMP/serve" --port 0 >"$TMP/ready" &
+share=$!
+until url=$(sed -n 's/^pshare: ready on \(http:[^ ]*\) .*/\1/p' "$TMP/ready") && [ -n "$url" ]; do
+    kill -0 $share || break
+    sleep 0.02
+done
+run "$BIN/pserve" "$TMP/serve" --once "ab" --max-tokens 4
+claim "the serve format answers as the checkpoint does" [ $rc = 0 -a "$out" = "$want_answer" ]
+run "$BIN/pserve" "$url" --once "ab" --max-tokens 4
+claim "and so it does from pshare, where its files are not on this machine" [ $rc = 0 -a "$out" = "$want_answer" ]
+kill $share
+wait $share
 
 kill -9 "$holder"
 wait "$holder" 2>/dev/null
