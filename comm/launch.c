@@ -232,6 +232,8 @@ struct heard {
     int told;         /* why the job fails is known: the line is printed, or the user wants it */
     int lost;         /* mpirun has not noticed that the ranks have exited … */
     int status;       /* … with this status */
+    int forced;       /* a second request has ended mpirun */
+    int had_terminal; /* at the start */
 };
 
 /* Handles a signal. The first request is for the ranks; a second one, a second later or typed by hand, for
@@ -245,7 +247,7 @@ static void take_signal(struct heard *q, const siginfo_t *sig, pid_t mpirun, int
         q->due = 1;
     else if ((by_hand || now - q->since_ns > SECOND_NS) && (!exited || waits)) {
         kill(mpirun, exited ? SIGKILL : SIGTERM);
-        q->told = 1;
+        q->told = q->forced = 1;
     }
     q->since_ns = q->since_ns ? q->since_ns : now;
 }
@@ -260,6 +262,23 @@ static void send_request(struct heard *q, const struct started *s, int ranks, pi
         return;
     q->due = 0;
     kill(mpirun, SIGUSR1);
+}
+
+/* 1: there is a terminal that controls this process. */
+static int has_terminal(void)
+{
+    const int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    const int has = fd >= 0 || errno != ENXIO;
+    if (fd >= 0)
+        close(fd);
+    return has;
+}
+
+/* 1: SIGHUP says that the terminal is gone, which asks to stop. The kernel sends it to the foreground job, a
+ * shell to the others, by kill(). */
+static int is_from_terminal(const siginfo_t *info, const struct heard *q)
+{
+    return info->si_code == SI_KERNEL || (q->had_terminal && !has_terminal());
 }
 
 /* Waits until mpirun exits; returns its exit status. One that does not notice that its ranks have exited is
@@ -296,7 +315,7 @@ static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct heard *
             }
         }
 
-        if (sig == SIGHUP && k && k->hangup && info.si_code != SI_KERNEL)
+        if (sig == SIGHUP && k && k->hangup && !is_from_terminal(&info, q))
             k->hangup(k->ctx);
         else if (sig >= 0 && sig != SIGCHLD && sig != LEASH_TOLD)
             take_signal(q, &info, mpirun, now, exited, waits);
@@ -403,7 +422,7 @@ static int start(int ranks, char **argv, const struct launch_keeper *k, struct e
 {
     char self[4096] = { 0 }, count[16];
     sigset_t set, before;
-    struct heard stop = { 0 };
+    struct heard stop = { .had_terminal = has_terminal() };
     struct launch_next next = { ranks, NULL };
     int status = 0;
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
@@ -427,9 +446,13 @@ static int start(int ranks, char **argv, const struct launch_keeper *k, struct e
         }
         report_silence(&stop, status, next.ranks);
         stop.told = stop.lost = 0;
-        if (!k || !k->next(k->ctx, status, stop.since_ns != 0, &next)) {
+        if (!k || !k->next(k->ctx, status, (stop.since_ns != 0) + stop.forced, &next)) {
             fflush(NULL);
             _exit(status); /* as if this process had become mpirun */
+        }
+        if (stop.since_ns) { /* the request is for these ranks, too */
+            stop.since_ns = clock_ns();
+            stop.due = 1;
         }
     }
     sigprocmask(SIG_SETMASK, &before, NULL);

@@ -21,10 +21,11 @@ struct launch_next {
     char *const *more; /* arguments to append, ends with NULL; borrowed until the next question */
 };
 struct launch_keeper {
-    /* The job has ended with `status`; stopped: the user asked for it. 1: *n is started; 0: this process ends
-     * with that status. */
+    /* The job has ended with `status`; stopped 1: the user asked for it; 2: and did not wait for its end.
+     * 1: *n is started, and asked to stop, too; 0: this process ends with that status. */
     int (*next)(void *ctx, int status, int stopped, struct launch_next *n);
-    /* A process sent SIGHUP (a terminal that closes asks the job to stop); NULL: that asks to stop, too. */
+    /* A process sent SIGHUP. NULL: that asks to stop, as it does when the terminal of the start is gone: then
+     * the kernel sends it, or the shell. */
     void (*hangup)(void *ctx);
     void *ctx;
 };

@@ -61,12 +61,18 @@ static int start(struct note *note, int m, struct err *e)
     return err_set(e, ERR_MEMORY, "the keeper of machine %d does not answer", m);
 }
 
+int machines_count(int64_t ranks, int64_t per_machine, struct err *e)
+{
+    const int64_t n = per_machine > 0 ? (ranks + per_machine - 1) / per_machine : 1;
+    if (n > NOTE_MACHINES)
+        return err_set(e, ERR_USAGE, "%lld machines: state in memory is copied among %d at most",
+                       (long long)n, NOTE_MACHINES);
+    return (int)n;
+}
+
 int machines_start(struct note *note, int n, struct err *e)
 {
     int rc = 0;
-    if (n > NOTE_MACHINES)
-        return err_set(e, ERR_USAGE, "%d machines: state in memory is copied among %d at most", n,
-                       NOTE_MACHINES);
     note->n_machines = n;
     for (int m = 0; m < n && n > 1; m++)
         if (!note->keeper[m] || !keeper_is_at((pid_t)note->keeper[m]))
@@ -139,6 +145,20 @@ static int assemble(const struct note *note, int64_t step)
     return rc >= 0;
 }
 
+/* 1: the set that this process keeps is whole; else it is dropped. */
+static int is_whole(int64_t step)
+{
+    char path[SET_BYTES];
+    struct ckpt *c = NULL;
+    struct err why, ignored;
+    set_path(path, (long)getpid(), step);
+    int rc = ckpt_open(&c, path, NULL, &why);
+    ckpt_close(c);
+    if (rc < 0 && why.code != ERR_MEMORY)
+        memory_drop(path, &ignored);
+    return rc >= 0;
+}
+
 int64_t machines_collect(const struct note *note)
 {
     for (int64_t below = INT64_MAX, best; below > 0; below = best) {
@@ -148,7 +168,7 @@ int64_t machines_collect(const struct note *note)
             int64_t s = step_below((long)note->keeper[m], below);
             best = s > best ? s : best;
         }
-        if (best < 0 || best == own || assemble(note, best))
+        if (best < 0 || (best == own && is_whole(own)) || assemble(note, best))
             return best;
     }
     return -1;
@@ -211,7 +231,7 @@ int machines_spread(struct note *note, const struct ranks *ranks, int per_machin
 {
     struct comm *all = ranks->mesh.all;
     const int rank = world_rank(ranks->world), n = world_size(ranks->world);
-    const int machines = per_machine > 0 ? (n + per_machine - 1) / per_machine : 1;
+    const int machines = machines_count(n, per_machine, e);
     const int m = per_machine > 0 ? rank / per_machine : 0,
               leads = per_machine > 0 && rank % per_machine == 0;
     int64_t keeper[NOTE_MACHINES] = { 0 };
@@ -219,7 +239,7 @@ int machines_spread(struct note *note, const struct ranks *ranks, int per_machin
     char path[SET_BYTES];
     int rc = 0;
     if (machines < 2)
-        return 0;
+        return machines < 0 ? machines : 0;
     if (note)
         memcpy(keeper, note->keeper, sizeof keeper);
     TRY(comm_broadcast(all, keeper, sizeof keeper, 0, e));

@@ -7,8 +7,12 @@
 #include "train/elastic/note.h"
 #include "train/ranks.h"
 
+/* Over how many machines that many ranks are spread; per_machine 0: one. ERR_USAGE: more than
+ * NOTE_MACHINES. Any process. */
+int machines_count(int64_t ranks, int64_t per_machine, struct err *e);
+
 /* ---- the first process ---- */
-/* Starts the keepers of n machines that are not there. ERR_MEMORY: more than NOTE_MACHINES, or no process. */
+/* Starts the keepers of n machines (NOTE_MACHINES at most) that are not there. ERR_MEMORY: no process. */
 int machines_start(struct note *note, int n, struct err *e);
 /* The step of the newest set that this process keeps, or of which the keepers have all files: it is put
  * together here. -1: none. */

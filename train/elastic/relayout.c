@@ -80,6 +80,7 @@ static int check(const struct relayout *x, const struct train_opts *o, struct er
     int rc;
     run.o = *o;
     ranks.layout = ranks_layout(o, (int)(o->ranks / (o->tp * o->pp * o->cp)));
+    TRY(machines_count(o->ranks, o->ranks_per_node, e));
     TRY(run_check_options(&run, e));
     if (o->overlap == OVERLAP_ON && opts_given(run.given, "overlap") && layout_slices(&ranks.layout) < 2 &&
         o->ep < 2)

@@ -72,8 +72,8 @@ static int64_t newest(const struct supervisor *k)
 /* Keepers for the machines of the next job. */
 static int start_machines(struct supervisor *k, struct err *e)
 {
-    const int per = (int)k->o->ranks_per_node, n = k->ranks[0] ? k->ranks[0] : k->first_ranks;
-    return machines_start(k->note, per > 0 ? (n + per - 1) / per : 1, e);
+    const int machines = machines_count(k->ranks[0] ? k->ranks[0] : k->first_ranks, k->o->ranks_per_node, e);
+    return machines < 0 ? machines : machines_start(k->note, machines, e);
 }
 
 /* The arguments of the next job: its layout, and where it goes on. */
@@ -144,7 +144,8 @@ static int next(void *ctx, int status, int stopped, struct launch_next *n)
     struct supervisor *k = ctx;
     const int most = k->note && k->o->memory_every && k->o->restarts < KEPT_TRIES ? KEPT_TRIES
                                                                                   : (int)k->o->restarts;
-    if (k->note && atomic_load(&k->note->change) && !stopped)
+    /* a stop that came meanwhile is for the next ranks: nothing of the state is on the disk yet */
+    if (k->note && atomic_load(&k->note->change) && stopped < 2)
         return take_change(k, n);
     if (k->unproven && atomic_load(&k->note->step) > k->changed_at)
         k->unproven = 0;

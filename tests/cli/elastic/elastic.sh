@@ -47,6 +47,17 @@ claim "every step is in the log once, with its bits" [ "$(bits_of "$TMP/log.json
 claim "at most two steps were done again" awk '/"event":"restart"/ { n = $0; sub(/.*"again":/, "", n); if (n + 0 > 2) exit 1 }' \
     "$TMP/log.jsonl"
 
+wish 'ranks = 2'
+"$BIN/ptrain" "${common[@]}" --steps 100000 --out "$TMP/stopped" --layout-file "$TMP/layout.toml" >"$TMP/stdout" 2>"$TMP/stderr" &
+job=$!
+saw "the ranks end and go on as 2 ranks"
+kill -TERM $job
+wait $job
+claim "a run that is stopped while it changes ends well" [ $? = 0 ]
+claim "and is saved" has "$(cat "$TMP/stderr")" "stopped by a signal at step"
+run "$BIN/reshard" verify "$(echo "$TMP"/stopped/step-*)"
+claim "as a whole checkpoint" [ $rc = 0 ]
+
 run "$BIN/ptrain" "${common[@]}" --out "$TMP/no" --any-bits
 claim "--any-bits alone is refused" [ $rc = 2 ]
 finish
