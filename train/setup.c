@@ -71,6 +71,10 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
     TRY(comm_agree(ranks->mesh.all, rc, e));
     if (run->o.dry_run)
         return 0;
+    if (run->source)
+        TRY(restore_same_version(run->source, ranks, e));
+    if (run->lora.owns_base)
+        TRY(restore_same_version(run->lora.base, ranks, e));
     TRY(lora_check_base(run, ranks, e));
     TRY(run_lock(run, ranks, term, e)); /* OUT is new: open_files made it */
 

@@ -49,16 +49,20 @@ static void name_version(char path[MEMORY_PATH_BYTES], int64_t keeper, int64_t s
 static int64_t newest_version(int64_t keeper)
 {
     char(*name)[MEMORY_NAME_BYTES] = NULL;
+    char path[MEMORY_PATH_BYTES];
     struct err ignored;
     int n = 0;
-    int64_t newest = -1;
+    long long newest = -1, step;
     if (memory_list((pid_t)keeper, &name, &n, &ignored) < 0)
         return -1;
-    for (int i = 0; i < n; i++) {
-        long long step;
+    for (int i = 0; i < n; i++)
         if (sscanf(name[i], PUBLISH_SETS "step-%lld", &step) == 1 && step > newest)
             newest = step;
-    }
+    for (int i = 0; i < n; i++)
+        if (sscanf(name[i], PUBLISH_SETS "step-%lld", &step) == 1 && step != newest) {
+            name_version(path, keeper, step);
+            memory_drop(path, &ignored);
+        }
     free(name);
     return newest;
 }
@@ -200,7 +204,8 @@ int publish_version(struct publish *p, struct err *e)
     name_version(p->dst, p->keeper, step);
     if (ranks_is_first(p->ranks))
         rc = memory_begin(p->dst, e);
-    rc = rc < 0 ? rc : zero_settle_all(p->work->zero, e);
+    TRY(comm_agree(all, rc, e)); /* all ranks settle, or none */
+    rc = zero_settle_all(p->work->zero, e);
     TRY(comm_agree(all, rc, e));
     rc = write_pieces(p, e);
     TRY(comm_agree(all, rc, e));

@@ -144,6 +144,15 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+int restore_same_version(const struct ckpt *c, const struct ranks *ranks, struct err *e)
+{
+    uint64_t own[8] = { 0 }; /* "" where c has no versions */
+    snprintf((char *)own, sizeof own, "%s", ckpt_version(c));
+    int rc = comm_agree_alike(ranks->mesh.all, own, 8,
+                              "the version changed while ranks opened it: start again", e);
+    return rc < 0 ? err_add(e, "%s", ckpt_path(c)) : 0;
+}
+
 void restore_report(const struct ckpt *source, struct log *term)
 {
     const struct ckpt_state *s = ckpt_state(source);

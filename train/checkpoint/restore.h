@@ -12,6 +12,9 @@ int64_t checkpoint_step(const char *name);
 /* Opens the checkpoint of --resume or --init as r->source, and takes the model's config from it. --resume
  * auto: rank 0 looks for the newest whole one; where --out has none the option is dropped. Collective. */
 int restore_find(struct run *r, const struct ranks *ranks, struct log *term, struct err *e);
+/* Checks that all ranks have opened the same version of c, which may change at its URL. Collective.
+ * ERR_CONFIG. */
+int restore_same_version(const struct ckpt *c, const struct ranks *ranks, struct err *e);
 /* Fills weights, masters and moments from the source, or with initial values, and sets w->at. Collective. */
 int restore_load(struct work *w, struct err *e);
 /* A model_read: box b of parameter p from the source, in dtype dt. ctx: struct work. */
