@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "store/live.h"
+#include "store/store.h"
 
 #define WAIT_S 20      /* how long the server may think about a newer version */
 #define PAUSE_MIN 0.1  /* between two tries, s; each one is twice as long, … */
@@ -57,7 +58,7 @@ static void look_behind(struct follow *f)
 {
     struct live_version v;
     struct err e;
-    char digest[33];
+    char digest[33], shown[4200];
     int64_t now = served_get(&f->sv->served, digest);
     if (live_version_get(f->url, -1, 0, &f->stop, &v, &e) <= 0)
         return;
@@ -65,7 +66,7 @@ static void look_behind(struct follow *f)
         return;
     f->behind = v.version;
     log_line(&f->log, "%s has version %lld (%s), version %lld (%s) is served: a newer one is waited for",
-             f->url, (long long)v.version, v.digest, (long long)now, digest);
+             url_shown(f->url, shown, sizeof shown), (long long)v.version, v.digest, (long long)now, digest);
 }
 
 /* Why a version was not taken: it has changed (it is begun again at once), or it is refused. */
@@ -73,6 +74,7 @@ static void set_failed(struct follow *f, const struct live_version *v, const str
 {
     struct live_version now;
     struct err e;
+    char shown[4200];
     if (f->stop)
         return;
     if (why->status == 409 && !why->param[0]) { /* an operator's reload */
@@ -83,7 +85,7 @@ static void set_failed(struct follow *f, const struct live_version *v, const str
         if (++f->changed == SAYS_AFTER)
             log_line(&f->log,
                      "%s changes sooner than it is read, at version %lld: publish less often, or a copy",
-                     f->url, (long long)now.version);
+                     url_shown(f->url, shown, sizeof shown), (long long)now.version);
         return;
     }
     f->failed = f->refused == v->version ? f->failed + 1 : 0;

@@ -9,6 +9,7 @@
 #include "comm/comm.h"
 #include "serve/share/share_http.h"
 #include "serve/share/share_source.h"
+#include "store/memory.h"
 
 struct pshare_opts {
     const char *host, *key_file;
@@ -71,13 +72,13 @@ static int look(struct versions *v, const char *source, int verbose, int64_t *st
 
 /* Until a signal comes: looks for newer versions. */
 static int run(struct versions *v, const struct pshare_opts *o, const char *source, const sigset_t *set,
-               int64_t step)
+               int64_t step, int watched)
 {
     const struct timespec nap = { o->poll_ms / 1000, o->poll_ms % 1000 * 1000000 };
     int64_t failed = -1;
     struct err e = { 0 };
     int follows = source_follows(source);
-    struct pollfd owner = { o->ends ? source_watch(source) : -1, POLLIN, 0 };
+    struct pollfd owner = { watched, POLLIN, 0 };
     while (sigtimedwait(set, NULL, &nap) < 0) {
         if (poll(&owner, 1, 0) > 0)
             break;
@@ -96,7 +97,7 @@ static int serve(const struct pshare_opts *o, const char *source, struct err *e)
     struct share_http *h = NULL;
     sigset_t set;
     int64_t step = -1;
-    int rc;
+    int rc, watched = -1;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
@@ -106,16 +107,21 @@ static int serve(const struct pshare_opts *o, const char *source, struct err *e)
         return rc;
     if (o->key_file)
         TRY(keys_open(&keys, o->key_file, e));
+    if (o->ends && memory_is(source) && (watched = source_watch(source)) < 0) {
+        rc = err_sys(e, "%s: its process cannot be watched (--end-with-source)", source);
+        goto out;
+    }
     TRY(look(&v, source, o->verbose, &step, e));
     TRY(share_http_open(&h, o->host, (int)o->port, o->key_file ? &keys : NULL, &v, e));
     printf("pshare: ready on http://%s:%d (version %lld)\n", o->host, share_http_port(h), (long long)step);
     TRY(io_flush_stdout(e));
-    rc = run(&v, o, source, &set, step);
+    rc = run(&v, o, source, &set, step, watched);
 out:
     versions_stop(&v);
     share_http_close(h);
     versions_close(&v);
     keys_close(&keys);
+    io_close(watched);
     return rc < 0 ? rc : 0;
 }
 

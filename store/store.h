@@ -4,6 +4,7 @@
 #define SHARDLINE_STORE_STORE_H
 
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
 #include "base/err.h"
 
@@ -26,6 +27,9 @@ int url_local_path(const char *url, char path[URL_LOCAL_BYTES]);
 /* Splits the URL of a file: folder is the URL without the last part of its path, name that part with %XX
  * decoded. 0: the URL does not end in a name of at most 255 bytes, or has 2000 bytes or more. */
 int url_split(const char *url, char folder[2048], char name[256]);
+
+/* Fills out with url as messages show it, without the user and the key of http://any:KEY@host. Returns it. */
+const char *url_shown(const char *url, char *out, size_t room);
 
 /* Opens the folder or file at url; nothing is sent yet. Reads HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_ENDPOINT,
  * AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL, and the files in

@@ -168,6 +168,17 @@ int store_is_url(const char *path)
     return 0;
 }
 
+const char *url_shown(const char *url, char *out, size_t room)
+{
+    const char *end = strstr(url, "://"), *host = end ? end + 3 : url, *rest = host;
+    const size_t n = end ? strcspn(host, "/?#") : 0;
+    for (size_t i = 0; i < n; i++)
+        if (host[i] == '@')
+            rest = host + i + 1;
+    snprintf(out, room, "%.*s%s", (int)(host - url), url, rest);
+    return out;
+}
+
 int url_split(const char *url, char folder[2048], char name[256])
 {
     size_t end = strcspn(url, "?"), slash = end;

@@ -97,6 +97,7 @@ int live_open(struct ckpt *c, const char *url, const struct ckpt_open_opts *how,
 {
     struct store_info info;
     struct err ignored;
+    char shown[4200];
     int rc;
     if (!may_be_live(url) || how->unpublished || how->with_cards || how->in_memory)
         return 0;
@@ -112,7 +113,7 @@ int live_open(struct ckpt *c, const char *url, const struct ckpt_open_opts *how,
     TRY(memory_private(&c->memory, url, e));
     rc = take_files(c, e);
 out:
-    return rc < 0 ? err_add(e, "%.*s", (int)strcspn(url, "?"), url) : 1;
+    return rc < 0 ? err_add(e, "%.*s", (int)strcspn(url_shown(url, shown, sizeof shown), "?"), shown) : 1;
 }
 
 int live_read(struct ckpt *c, const char *name, void *dst, int64_t n, int64_t off, struct err *e)

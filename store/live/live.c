@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/jx.h"
+#include "store/store.h"
 
 #define ANSWER_MAX 4096 /* bytes */
 #define LATE_S 20       /* a server may answer so much later than it was asked to */
@@ -82,30 +83,32 @@ static int parse(const struct taken *t, struct live_version *v)
 int live_version_get(const char *url, int64_t after, int wait_s, const volatile sig_atomic_t *stop,
                      struct live_version *v, struct err *e)
 {
-    char at[4200], why[CURL_ERROR_SIZE];
+    char at[4200], shown[4200], why[CURL_ERROR_SIZE];
     struct taken t = { .stop = stop };
     size_t n = strcspn(url, "?#");
     while (n && url[n - 1] == '/')
         n--;
     if (n > 4096)
-        return err_set(e, ERR_USAGE, "%.60s…: the URL has %zu bytes, at most 4096 are taken", url, n);
+        return err_set(e, ERR_USAGE, "%.60s…: the URL has %zu bytes, at most 4096 are taken",
+                       url_shown(url, shown, sizeof shown), n);
     int m = snprintf(at, sizeof at, "%.*s/version", (int)n, url);
     if (after >= 0)
         snprintf(at + m, sizeof at - (size_t)m, "?after=%lld&timeout=%d", (long long)after, wait_s);
 
+    url_shown(at, shown, sizeof shown);
     long status = get(at, wait_s + LATE_S, &t, why);
     if (stop && *stop)
-        return err_set(e, ERR_STOPPED, "%s: stopped by a signal", url);
+        return err_set(e, ERR_STOPPED, "%s: stopped by a signal", url_shown(url, shown, sizeof shown));
     if (!status)
-        return err_set(e, ERR_FILE, "%s: %s", at, why);
+        return err_set(e, ERR_FILE, "%s: %s", shown, why);
     if (status == 204)
         return 0;
     if (status != 200)
         return err_set(e, ERR_FILE, "%s: status %ld: is a trainer's --publish, or pshare, at this address",
-                       at, status);
+                       shown, status);
     return parse(&t, v) ? 1
                         : err_set(e, ERR_FORMAT,
                                   "%s: the answer has no version and weights_digest: is a trainer's "
                                   "--publish, or pshare, at this address",
-                                  at);
+                                  shown);
 }

@@ -7,6 +7,7 @@
 
 #include "format/ckpt.h"
 #include "serve/share/share_http.h"
+#include "store/live.h"
 #include "serve/share/share_source.h"
 #include "store/store.h"
 #include "tests/test.h"
@@ -206,6 +207,13 @@ TEST(other_machines_need_a_key_and_a_server_for_them_needs_a_file_of_keys)
         if (a->ifa_addr && a->ifa_addr->sa_family == AF_INET && !(a->ifa_flags & IFF_LOOPBACK))
             inet_ntop(AF_INET, &((struct sockaddr_in *)a->ifa_addr)->sin_addr, host, sizeof host);
     freeifaddrs(all);
+    struct live_version v;
+    snprintf(there, sizeof there, "http://any:wrong@127.0.0.1:%d/none", share_http_port(h));
+    CHECK_INT(live_version_get(there, -1, 0, NULL, &v, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "http://127.0.0.1:");
+    CHECK(!strstr(e.text, "wrong")); /* a key is no matter of messages */
+    CHECK_STR(url_shown("http://127.0.0.1/a@b", path, sizeof path), "http://127.0.0.1/a@b");
+    CHECK_STR(url_shown("hf://owner/name@main", path, sizeof path), "hf://owner/name@main");
     if (*host) { /* another address of this machine is as another machine */
         snprintf(there, sizeof there, "http://%s:%d", host, share_http_port(h));
         CHECK(ckpt_open(&c, there, NULL, &e) < 0);
