@@ -131,9 +131,8 @@ TEST(an_answer_of_token_ids_has_no_text_and_names_tokens_by_id)
     json_t *j = parsed(o.p, o.n), *c = choice_of(j);
     CHECK_STR(json_string_value(json_object_get(j, "request_id")), "r");
     CHECK(!json_object_get(j, "object") && !json_object_get(c, "text") && !json_object_get(c, "message"));
-    CHECK_HAS(o.p,
-              "\"token_ids\":[120,121],\"token_versions\":[0,0],\"logprobs\":{\"content\":[{\"token\":"
-              "\"token_id:120\",\"logprob\":-0.5,");
+    CHECK_HAS(o.p, "\"token_ids\":[120,121],\"token_versions\":[0,0],\"logprobs\":{\"content\":[{\"token\":"
+                   "\"token_id:120\",\"logprob\":-0.5,");
     CHECK_HAS(o.p, "\"top_logprobs\":[{\"token\":\"token_id:81\",\"logprob\":-0.125,");
     CHECK_STR(json_string_value(json_object_get(c, "finish_reason")), "length");
     CHECK_HAS(o.p, "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":2,\"total_tokens\":4,");
