@@ -162,7 +162,8 @@ void answer_write_prompt_ids(struct json_out *o, const struct choice *c)
     answer_write_ids(o, c->prompt->ids, c->prompt->n);
 }
 
-/* The newest version of the weights that made a token of the answer; before the first one that of now. */
+/* The newest version of the weights that made a token of the answer; before the first one the
+ * request's. */
 static int64_t answer_version(const struct request *rq)
 {
     int64_t newest = -1;
@@ -171,7 +172,7 @@ static int64_t answer_version(const struct request *rq)
         if (c->n_runs && c->run[c->n_runs - 1].version > newest)
             newest = c->run[c->n_runs - 1].version;
     }
-    return newest < 0 ? rq->sv->served.version : newest;
+    return newest < 0 ? rq->version : newest;
 }
 
 void answer_write_weights(struct json_out *o, const struct request *rq)

@@ -81,6 +81,7 @@ struct request *request_new(const struct service *sv)
         return NULL;
     pthread_mutex_init(&rq->lock, NULL);
     rq->sv = sv;
+    rq->version = served_get(&sv->served, NULL);
     rq->begin_s = clock_s();
     rq->max_tokens = ANSWER_DEFAULT;
     rq->key = -1;
@@ -434,7 +435,7 @@ int64_t choice_version(const struct choice *c, int64_t i)
     int k = c->n_runs - 1;
     while (k > 0 && c->run[k].first > i)
         k--;
-    return k < 0 ? c->rq->sv->served.version : c->run[k].version;
+    return k < 0 ? c->rq->version : c->run[k].version;
 }
 
 void choice_abort(struct choice *c)

@@ -189,6 +189,7 @@ struct request {
     /* the engine's (or the link's, where the engine is in another process): */
     int n_open;          /* choices that are not finished */
     int64_t n_generated; /* tokens, when it is done */
+    int64_t version;     /* of the weights at its last event, or its end: that of an answer without tokens */
     int held;            /* it begins with the next weights, or when the pause is over */
     int cancel_sent;     /* the replica knows that it is cancelled */
     int prompt_ids_sent; /* an event of a chat had them */

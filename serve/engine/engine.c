@@ -270,12 +270,15 @@ static void update_metrics(struct engine *en)
     en->n_found_reported = s->n_found;
 }
 
-/* The weights have changed: requests that have begun get both fingerprints, the others the new one. */
+/* The weights have changed: requests that have begun get both fingerprints, the others the new one. Those
+ * that have ended keep theirs. */
 static void mark_swap(struct engine *en)
 {
     char now[FINGERPRINT_MAX];
     for (struct request *rq = en->active; rq; rq = rq->next) {
         int started = 0;
+        if (!rq->n_open || rq->done)
+            continue;
         engine_fingerprint(en, rq, now);
         for (int i = 0; i < rq->n_choices; i++)
             started |= rq->choice[i].step_s != 0;
@@ -379,7 +382,7 @@ static int run_command(struct engine *en, struct err *e)
         adapter_drop(en->in.adapters, slot);
     } else if (op == STEP_SWAP) {
         swap(en);
-    } else {
+    } else if (!en->reload.running) {
         reload_drop(&en->reload);
     }
     if (en->inbox)
@@ -479,6 +482,7 @@ static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct er
     *op = STEP_IDLE;
     if (make_command(en) || make_sync(en, ends))
         return 0;
+    retire_requests(en, 0, NULL); /* what a pause has aborted */
     if (ends && !en->active && !reading(en) && router_stop(en->in.router, 0)) {
         *op = STEP_STOP;
         TRY(engine_save_cached(en, e));

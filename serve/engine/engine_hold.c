@@ -10,10 +10,20 @@ void engine_fingerprint(const struct engine *en, const struct request *rq, char 
     snprintf(out, FINGERPRINT_MAX, *now && rq->adapter ? "%s-lora-%s" : "%s", now, rq->adapter_digest);
 }
 
+/* 1: a step has computed something for one of its choices. */
+static int has_steps(const struct request *rq)
+{
+    int has = 0;
+    for (int i = 0; i < rq->n_choices; i++)
+        has |= rq->choice[i].step_s != 0;
+    return has;
+}
+
 static void schedule(struct engine *en, struct request *rq)
 {
     rq->held = 0;
-    engine_fingerprint(en, rq, rq->fingerprint);
+    if (!has_steps(rq))
+        engine_fingerprint(en, rq, rq->fingerprint);
     for (int i = 0; i < rq->n_choices; i++) {
         struct choice *c = &rq->choice[i];
         c->seq.wants_rows |= drafts_want_rows(&en->drafts);
@@ -72,6 +82,27 @@ static void abort_begun(struct engine *en)
                 outputs_abort(&rq->choice[i]);
 }
 
+/* Takes what is left of requests that have not begun out of the scheduler, until the end of the pause. A
+ * request of which a choice computes a vector goes on. */
+static void hold_queued(struct engine *en)
+{
+    for (struct request *rq = en->active; rq; rq = rq->next) {
+        int runs = 0;
+        for (int i = 0; i < rq->n_choices; i++)
+            runs |= rq->choice[i].finish == FINISH_NONE && rq->choice[i].step_s != 0;
+        if (runs || rq->held || rq->done || !rq->n_open)
+            continue;
+        rq->held = 1;
+        for (int i = 0; i < rq->n_choices; i++) {
+            struct choice *c = &rq->choice[i];
+            if (c->queued && c->finish == FINISH_NONE) {
+                sched_remove(&en->sched, &c->seq);
+                c->queued = 0;
+            }
+        }
+    }
+}
+
 /* ---- commands ---- */
 
 static void answer(struct engine *en, const struct fault *f)
@@ -93,8 +124,10 @@ static void pause_all(struct engine *en, enum reload_mode mode)
 {
     atomic_store(&en->in.sv->paused, 1);
     en->frozen = mode == RELOAD_KEEP;
-    if (mode == RELOAD_ABORT)
+    if (mode == RELOAD_ABORT) {
         abort_begun(en);
+        hold_queued(en);
+    }
     en->pause_waits = mode != RELOAD_KEEP;
     if (!en->pause_waits)
         answer(en, NULL);
@@ -113,10 +146,10 @@ int engine_hold_command(struct engine *en, enum reload_op what, const char *text
         answer(en, NULL);
         return 0;
     }
-    if (mode == RELOAD_WAIT && en->frozen && engine_has_begun(en)) {
+    if (mode == RELOAD_WAIT && en->frozen) { /* whatever runs here: all replicas answer alike */
         fault_set(&f, 409, "mode",
-                  "the server is paused, and what runs would never end: resume it first, or "
-                  "give mode keep or abort");
+                  "the server is paused with mode keep, in which nothing that runs ends: resume it "
+                  "first, or give mode keep or abort");
         answer(en, &f);
         return 0;
     }

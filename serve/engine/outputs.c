@@ -235,6 +235,7 @@ static void find_logprobs(struct outputs *m, struct dev *dev, const struct head_
 static void push_event(struct choice *c)
 {
     struct request *rq = c->rq;
+    rq->version = rq->sv->served.version;
     pthread_mutex_lock(&rq->lock);
     front_event(&rq->events, c, choice_safe_text(c));
     pthread_mutex_unlock(&rq->lock);
@@ -258,6 +259,7 @@ void outputs_end_request(struct request *rq)
     struct fault none = { .status = 500, .text = "no memory for the answer" };
     struct json_out tail = { 0 };
 
+    rq->version = rq->sv->served.version;
     for (int i = 0; i < rq->n_choices; i++)
         rq->n_generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
     if (rq->stream && !rq->fault.status) {
@@ -366,7 +368,7 @@ static void deliver_row(struct outputs *m, struct output_row *r, const float *lo
     struct fault f = { 0 };
     int64_t n = row_tops(r) < 0 ? 0 : row_tops(r);
 
-    if (rq->done)
+    if (rq->done || c->finish != FINISH_NONE)
         return;
 
     for (int64_t j = 0; j < n; j++)

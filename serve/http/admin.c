@@ -33,8 +33,9 @@ static int read_digest(struct reload_order *o, const char *name, const json_t *v
 
 static int read_version(struct reload_order *o, const char *name, const json_t *v, struct fault *f)
 {
-    if (!json_is_integer(v) || json_integer_value(v) < 0)
-        return fault_set(f, 400, name, "%s must be a whole number, 0 or more", name);
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > RELOAD_VERSION_MAX)
+        return fault_set(f, 400, name, "%s must be a whole number from 0 to %lld", name,
+                         (long long)RELOAD_VERSION_MAX);
     o->version = json_integer_value(v);
     return 0;
 }

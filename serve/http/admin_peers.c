@@ -114,9 +114,10 @@ static int read_version(const json_t *v, int64_t *version, struct fault *f)
         return 0;
     if (text && *text >= '0' && *text <= '9')
         *version = strtoll(text, &end, 10);
-    if (!end || *end || *version < 0)
+    if (!end || *end || *version < 0 || *version > RELOAD_VERSION_MAX) /* strtoll ends at its own most */
         return fault_set(f, 400, "weight_version",
-                         "weight_version must be a whole number, as a text: \"12\"");
+                         "weight_version must be a whole number up to %lld, as a text: \"12\"",
+                         (long long)RELOAD_VERSION_MAX);
     return 0;
 }
 

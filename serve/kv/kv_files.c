@@ -173,7 +173,7 @@ static int is_header(const struct header *h, int64_t left)
 }
 
 /* Adds the records behind what is known. */
-static void scan_segment(struct kv_files *f, struct segment *s)
+static void scan_records(struct kv_files *f, struct segment *s)
 {
     struct header h;
     struct err ignored;
@@ -189,6 +189,14 @@ static void scan_segment(struct kv_files *f, struct segment *s)
         insert(f, key, (int)(s - f->segment), s->scanned, bytes);
         s->scanned += (int64_t)sizeof h + bytes;
     }
+}
+
+/* A folder may have more segments than a process has descriptors: those that are read are opened again. */
+static void scan_segment(struct kv_files *f, struct segment *s)
+{
+    scan_records(f, s);
+    if (f->mine != (int)(s - f->segment))
+        close_segment(s);
 }
 
 static int is_segment_name(const char *name)

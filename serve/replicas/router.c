@@ -113,6 +113,10 @@ int router_command(struct router *rt, enum reload_op what, const char *text, cha
     struct fault one;
     int rc = 0;
     pthread_mutex_lock(&rt->commands);
+    if (rt->ends) {
+        pthread_mutex_unlock(&rt->commands);
+        return fault_set(f, 503, NULL, "the server is stopping");
+    }
     for (int i = 0; i < rt->n; i++) {
         reload_command_post(&rt->replica[i].reload_command, what, text);
         inbox_wake(&rt->replica[i].inbox);
@@ -130,6 +134,7 @@ int router_resume_others(struct router *rt)
 {
     if (pthread_mutex_trylock(&rt->commands) != 0)
         return 0;
+    rt->ends = 1;
     for (int i = 1; i < rt->n; i++) {
         reload_command_post(&rt->replica[i].reload_command, RELOAD_RESUME, "");
         inbox_wake(&rt->replica[i].inbox);

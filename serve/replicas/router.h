@@ -31,7 +31,8 @@ struct router {
     } * page;                 /* [ROUTER_PAGES], by chain */
     int next;                 /* where the search for the idlest begins */
     _Atomic int reloading;    /* a reload is in progress */
-    pthread_mutex_t commands; /* held while the replicas do a command */
+    pthread_mutex_t commands; /* held while the replicas do a command; and of ends */
+    int ends;                 /* no command is taken any more: the answer of the last one is not waited for */
 };
 
 /* A router of n replicas, whose inboxes are open. ERR_MEMORY. router_close() is safe on zeroes; the replicas'
@@ -45,8 +46,8 @@ int router_put(struct router *rt, struct request *rq);
  * first fault: some may have done it. Any thread; commands wait for each other. */
 int router_command(struct router *rt, enum reload_op what, const char *text, char answer[64],
                    struct fault *f);
-/* Has the replicas of other processes end a pause, without waiting for it. 0: not now, another command is in
- * work. The engine's thread of rank 0. */
+/* Has the replicas of other processes end a pause, without waiting for it, at the end of the server: later
+ * commands fail with 503. 0: not now, another command is in work. The engine's thread of rank 0. */
 int router_resume_others(struct router *rt);
 /* The number of the replica for rq, which is remembered as the one that has rq's pages. Any thread. */
 int router_choose(struct router *rt, const struct request *rq);

@@ -167,6 +167,17 @@ static void over(struct reload *r)
     r->running = 0;
 }
 
+/* The version of weights whose order names none. No number goes back, and none names two sets of weights. */
+static int64_t version_without(const struct reload *r, const char *digest)
+{
+    const int64_t step = ckpt_state(r->fresh.ckpt)->step;
+    char now[33];
+    ckpt_digest_hex(r->now->identity, now);
+    if (step > r->version)
+        return step;
+    return r->version + (step <= 0 || strcmp(digest, now) != 0);
+}
+
 /* The weights that were read must be those that the order is about. The same on every rank. */
 static int check_order(struct reload *r, struct err *e)
 {
@@ -181,10 +192,10 @@ static int check_order(struct reload *r, struct err *e)
     /* the first rank alone knows a digest that was made behind serving */
     int rc = comm_rank(r->all) == 0 ? check_version(r, digest, e) : 0;
     rc = comm_agree(r->all, rc, e);
-    const int64_t step = ckpt_state(r->fresh.ckpt)->step;
-    if (rc >= 0)
-        r->version = r->order.version >= 0 ? r->order.version : step > 0 ? step : r->version + 1;
-    return rc;
+    if (rc < 0)
+        return rc;
+    r->version = r->order.version >= 0 ? r->order.version : version_without(r, digest);
+    return comm_broadcast(r->all, &r->version, sizeof r->version, 0, e);
 }
 
 int reload_end(struct reload *r, struct err *e)
@@ -200,27 +211,30 @@ int reload_end(struct reload *r, struct err *e)
     return rc;
 }
 
+/* Copies what belongs to one set of weights. */
+static void take_set(struct model_info *to, const struct model_info *from)
+{
+    to->weights = from->weights;
+    to->codes = from->codes;
+    to->rows = from->rows;
+    to->mapped = from->mapped;
+    to->ckpt = from->ckpt;
+    to->is_quantised = from->is_quantised;
+    memcpy(to->quantised, from->quantised, sizeof to->quantised);
+    to->identity = from->identity;
+}
+
 void reload_swap(struct reload *r, char fingerprint[64])
 {
-    struct model_info *l = r->now, *fresh = &r->fresh;
-    struct resident weights = l->weights;
-    struct row_source *rows = l->rows;
-    struct mapped_weights *mapped = l->mapped;
-    struct ckpt *ckpt = l->ckpt;
+    struct model_info *l = r->now, old = { 0 };
     struct err ignored; /* weights that cannot be packed are served as they are */
 
     repack_close(l->repack);
     l->repack = NULL;
-    mapped_weights_stop(mapped);
-    l->weights = fresh->weights;
-    l->rows = fresh->rows;
-    l->mapped = fresh->mapped;
-    l->ckpt = fresh->ckpt;
-    l->identity = fresh->identity;
-    fresh->weights = weights;
-    fresh->rows = rows;
-    fresh->mapped = mapped;
-    fresh->ckpt = ckpt;
+    mapped_weights_stop(l->mapped);
+    take_set(&old, l);
+    take_set(l, &r->fresh);
+    take_set(&r->fresh, &old);
     free_old(r);
     ckpt_close(l->source);
     l->source = NULL;

@@ -12,12 +12,14 @@ enum reload_mode {
     RELOAD_WAIT, /* they end with the old weights first; requests that come meanwhile wait */
     RELOAD_ABORT /* they end now, with finish_reason "abort" */
 };
+#define RELOAD_VERSION_MAX ((int64_t)1 << 53)     /* JSON's readers keep whole numbers up to there */
 #define RELOAD_ORDER_PATH (RELOAD_PATH_MAX - 128) /* bytes of a path or URL with its NUL */
 
 struct reload_order {
     char path[RELOAD_ORDER_PATH];
     char digest[33]; /* the weights_digest that they must have; "": any */
-    int64_t version; /* their name in answers; -1: the checkpoint's step, or one more than now */
+    int64_t version; /* their name in answers; -1: the checkpoint's step, or, where other weights have that or
+                      * a higher one now, one more than now */
     int live;        /* the checkpoint changes at its URL: it is read through memory, not the cache on disk */
     int quiet;       /* nothing about it is logged but by whoever ordered it */
     enum reload_mode mode;

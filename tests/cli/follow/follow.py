@@ -49,6 +49,12 @@ def post(s, path, body=None, headers=ADMIN):
     return status, json.loads(data)
 
 
+def gauge(s, name):
+    """A figure of /metrics, of all replicas."""
+    lines = s.request("GET", "/metrics")[1].decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"vllm:{name}{{"))
+
+
 def log_of(s):
     return b"".join(s.err).decode()
 
@@ -204,6 +210,8 @@ for what, body, param, words in (
         ("its own version of other weights", dict(path=steps[2], version=1, expect_digest=digest[2]),
          "version", "give a higher version"),
         ("a negative version", dict(path=steps[2], version=-3), "version", "whole number"),
+        ("a version that JSON's readers round", dict(path=steps[2], version=2**53 + 1), "version",
+         "from 0 to 9007199254740992"),
         ("another mode", dict(path=steps[2], mode="now"), "mode", "keep, wait or abort"),
         ("two paths", dict(path=steps[2], checkpoint=steps[2]), None, "same member")):
     status, e = post(s, "/admin/reload", body)
@@ -240,6 +248,8 @@ for x in xs:
     ids, versions = x.tokens()
     claim("abort: what ran ends with what it has", x.finish() == ["abort"] and 0 < len(ids) < 1200
           and set(versions) == {7}, (x.finish(), len(ids), set(versions)))
+    marks = {e["system_fingerprint"] for e in x.events}
+    claim("abort: and names no other weights", len(marks) == 1 and marks.pop().endswith(digest[2]), marks)
 claim("abort: the new one is there", status == 200 and s.complete(**ASK)["weight_version"] == 8, e)
 
 # ---- routes of vLLM and SGLang ----
@@ -260,11 +270,31 @@ claim("what came meanwhile has the new ones", set(late.tokens()[1]) == {9}, late
 claim("the version is told",
       json.loads(s.request("GET", "/get_weight_version")[1]) == {"weight_version": "9"})
 x = begun(s)
+whole = threading.Thread(target=lambda: told.append(s.complete(**dict(ASK, n=8, max_tokens=1200))))
+whole.start()
+wait_for("an answer that is no stream runs", lambda: gauge(s, "num_requests_running") == 9)
 status, e = post(s, "/pause_generation", {"mode": "abort"})
 claim("a pause that aborts", status == 200 and x.tokens() and x.finish() == ["abort"],
       (status, e, x.finish()))
+claim("nothing comes behind the abort", [c["finish_reason"] for e in x.events for c in e["choices"]][-1]
+      == "abort", x.events[-3:])
+whole.join(60)
+claim("an answer that is no stream is aborted, too", [c["finish_reason"] for c in told[-1]["choices"]]
+      == ["abort"] * 8, [c["finish_reason"] for c in told[-1]["choices"]])
 claim("generation goes on", post(s, "/continue_generation")[0] == 200
       and s.complete(**ASK)["weight_version"] == 9)
+for n, want in ((2, 10), (2, 10), (3, 11)):
+    status, e = post(s, "/admin/reload", dict(path=steps[n]))
+    claim(f"without a version other weights get a number that none had: {want}", status == 200
+          and e["version"] == want and e["weights_digest"] == digest[n], e)
+status, e = post(s, "/update_weights_from_disk", dict(model_path=steps[4], weight_version="9" * 30))
+claim("a version that is no number of 64 bits is refused", status == 400
+      and e["error"]["param"] == "weight_version", (status, e))
+post(s, "/pause?mode=keep")
+status, e = post(s, "/admin/reload", dict(path=steps[4], mode="wait"))
+claim("a reload that waits is refused in a pause that keeps, whatever runs", status == 409, (status, e))
+post(s, "/resume")
+claim("and changes nothing", {s.complete(**ASK)["weight_version"] for _ in range(3)} == {11})
 status, e = post(s, "/update_weights_from_tensor", {})
 claim("what is not here says why", status == 501 and "weights are pulled here" in e["error"]["message"], e)
 claim("a key is needed for all of them", all(post(s, p, {}, {})[0] == 401 for p in (
@@ -275,4 +305,16 @@ rc, err = s.stop()
 ids, versions = x.tokens()
 claim("a server that is paused and ends finishes what runs", rc == 0 and len(ids) == 1200,
       (rc, err, len(ids)))
+
+# ---- a pause that aborts, and what waits for its first step ----
+s = Server(steps[1], "--max-batch", 1, "--admin-key-file", f"{tmp}/admin-keys")
+x = begun(s)
+late = Stream(s, max_tokens=20)
+wait_for("a request waits", lambda: gauge(s, "num_requests_waiting") == 1)
+claim("a pause aborts what runs", post(s, "/pause?mode=abort")[0] == 200 and x.tokens()
+      and x.finish() == ["abort"], x.finish())
+claim("and holds what waits", not late.events, late.events)
+post(s, "/resume")
+claim("until it ends", len(late.tokens()[0]) == 20 and late.finish() == ["length"], late.events)
+s.stop()
 finish()

@@ -47,6 +47,16 @@ static int has_it(struct kv_files *f, int i)
     return got && !memcmp(got, payload_of(i), BYTES);
 }
 
+static int n_descriptors(void)
+{
+    DIR *d = opendir("/proc/self/fd");
+    int n = 0;
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n;
+}
+
 static void write_some(struct kv_files *f, int from, int to)
 {
     for (int i = from; i < to; i++)
@@ -96,6 +106,24 @@ TEST(pages_are_found_by_others_and_after_a_restart)
         CHECK(has_it(a, i));
     CHECK_INT(kv_files_counts(a).n_damaged, 0);
     kv_files_close(a);
+    remove_dir(dir);
+}
+
+TEST(segments_that_were_looked_through_keep_no_descriptor)
+{
+    const char *dir = new_dir();
+    for (int i = 0; i < 40; i++) { /* each start writes a segment of its own */
+        struct kv_files *f = open_files(dir, 1 << 30);
+        write_some(f, i, i + 1);
+        kv_files_close(f);
+    }
+    const int before = n_descriptors();
+    struct kv_files *f = open_files(dir, 1 << 30);
+    CHECK_INT(kv_files_records(f), 40);
+    CHECK_INT(n_descriptors(), before);
+    for (int i = 0; i < 40; i++)
+        CHECK(has_it(f, i));
+    kv_files_close(f);
     remove_dir(dir);
 }
 

@@ -65,6 +65,24 @@ TEST(a_request_goes_where_its_beginning_was_computed_unless_that_one_is_busy)
     tokenizer_close(sv.tok);
 }
 
+TEST(at_the_end_of_a_pause_that_a_server_ends_in_no_command_takes_the_answer_of_another)
+{
+    struct router rt;
+    struct err e;
+    struct fault f;
+    char answer[64] = "";
+    CHECK_INT(router_open(&rt, 2, &e), 0);
+    CHECK_INT(router_resume_others(&rt), 1);
+    CHECK_INT(rt.replica[1].reload_command.what, RELOAD_RESUME);
+    for (int i = 0; i < 2; i++) /* so that nothing here waits for ever */
+        reload_command_disable(&rt.replica[i].reload_command);
+    CHECK_INT(router_command(&rt, RELOAD_LOAD, "", answer, &f), -1);
+    CHECK_INT(f.status, 503);
+    CHECK(strcmp(f.text, "the server is stopping") == 0);
+    CHECK_INT(rt.replica[1].reload_command.what, RELOAD_RESUME); /* nothing was posted */
+    router_close(&rt);
+}
+
 TEST(a_salt_is_part_of_a_beginning_and_short_prompts_go_to_the_idlest)
 {
     struct service sv;
