@@ -65,6 +65,10 @@ kill -TERM $pid
 wait $pid
 claim "a run whose pshare was killed goes on and ends well" [ $? = 0 ]
 
+run "$BIN/pshare" mem:4194305/live- --end-with-source --port 0
+claim "a process that cannot be watched is one line, before pshare is ready" \
+    [ $rc = 1 -a -z "$out" -a "$(grep -c 'its process cannot be watched' <<<"$err")" = 1 ]
+
 run "$BIN/ptrain" "${common[@]}" --steps 4 --publish nowhere --out "$TMP/bad"
 claim "an address without a port: one line" [ $rc = 2 -a "$(wc -l <<<"$err")" = 1 ]
 run "$BIN/ptrain" "${common[@]}" --steps 4 --publish 0.0.0.0:0 --out "$TMP/bad"
