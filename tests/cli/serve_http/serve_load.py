@@ -23,6 +23,16 @@ def message(body):
     return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text) + text
 
 
+async def lines_of(r):
+    """The lines of a body that comes in chunks; a line may go over the end of a chunk."""
+    rest = b""
+    while size := int(await r.readline(), 16):
+        *lines, rest = (rest + await r.readexactly(size)).split(b"\n")
+        await r.readexactly(2)
+        for line in lines:
+            yield line
+
+
 class Load:
     def __init__(self, server):
         self.s, self.stop, self.errors, self.wrong = server, 0, [], []
@@ -37,7 +47,7 @@ class Load:
             if b" 200 " not in head:
                 raise RuntimeError(head + await r.read(500))
             ids, floats, n = [], [], 0
-            async for line in r:
+            async for line in lines_of(r):
                 if not line.startswith(b"data: "):
                     continue
                 if line.strip() == b"data: [DONE]":
