@@ -91,7 +91,7 @@ static int spawn(pid_t *pid, char *const *args, int fd, struct err *e)
     return why ? err_set(e, ERR_FILE, "%s cannot be started: %s", args[0], strerror(why)) : 0;
 }
 
-/* Reads what it prints until it ends; keeps the last line. An end of the server ends it. */
+/* Reads the output of reshard until it exits, and keeps the last line. Ends reshard when the server ends. */
 static void read_lines(struct cache_write *w, pid_t pid, int fd, char *last, size_t size)
 {
     char buf[1024];
@@ -165,7 +165,7 @@ static int wait_quiet(const struct cache_write *w)
     }
 }
 
-/* Is the source what it was when the server opened it? */
+/* 1: the files of the source are unchanged since the server opened them. */
 static int is_same(const struct cache_write *w)
 {
     struct cache_mark now;

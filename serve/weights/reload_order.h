@@ -21,7 +21,7 @@ struct reload_order {
     int64_t version; /* their name in answers; -1: the checkpoint's step, or, where other weights have that or
                       * a higher one now, one more than now */
     int live;        /* the checkpoint changes at its URL: it is read through memory, not the cache on disk */
-    int quiet;       /* nothing about it is logged but by whoever ordered it */
+    int quiet;       /* the engine logs nothing: the thread that ordered it does */
     enum reload_mode mode;
 };
 

@@ -1,7 +1,7 @@
 /* keeper.c - the process that keeps sets of memfds. See store/memory.h.
  *
  * One thread waits for connections, and for the end of processes that have given files to a set which is not
- * whole yet (pidfd): such a set is dropped, because nobody will finish it. */
+ * whole yet (pidfd): such a set is dropped, because no process can complete it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
