@@ -68,6 +68,17 @@ go all --only cli
 claim "all runs both" [ "$last" = "2 passed, 0 failed, 0 skipped" ]
 go sanitize --only cli
 claim "sanitize those that say so" [ "$last" = "1 passed, 0 failed, 0 skipped" ]
+rm "$TMP"/t/cli/*.sh
+printf '#!/bin/bash\n# quick\n[ -e %q ] && echo "3 passed, 0 failed, 0 skipped" && exit\n: >%q\necho "1 passed, 2 failed, 0 skipped"\nexit 1\n' \
+    "$TMP/once" "$TMP/once" >"$TMP/t/cli/once.sh"
+go quick --only cli
+claim "a script that failed runs again, and that run counts" [ "$rc/$last" = "0/3 passed, 0 failed, 0 skipped" ]
+claim "which is said" has "$out" "unsteady: cli/once"
+printf '#!/bin/bash\n# quick\necho "1 passed, 2 failed, 0 skipped"\nexit 1\n' >"$TMP/t/cli/once.sh"
+go quick --only cli
+claim "one that fails twice failed" [ "$rc/$last" = "1/1 passed, 2 failed, 0 skipped" ]
+claim "and is not called unsteady" [ "${out/unsteady/}" = "$out" ]
+rm "$TMP/t/cli/once.sh"
 go
 claim "no set is wrong usage" [ $rc = 2 ]
 
