@@ -208,6 +208,7 @@ const char *ckpt_version(const struct ckpt *c) { return fmt_bottom(c)->live_vers
 const char *ckpt_note(const struct ckpt *c) { return fmt_bottom(c)->note; }
 const char *ckpt_writer(const struct ckpt *c) { return fmt_bottom(c)->writer; }
 int ckpt_writer_ranks(const struct ckpt *c) { return fmt_bottom(c)->n_ranks; }
+int ckpt_is_shared(const struct ckpt *c) { return fmt_bottom(c)->is_shared; }
 int ckpt_is_read_once(const struct ckpt *c) { return fmt_bottom(c)->read_once; }
 int ckpt_n_extra(const struct ckpt *c) { return c->view ? fmt_view_n_extra(c->view) : c->n_extra; }
 

@@ -39,8 +39,13 @@ struct ckpt_open_opts {
     /* Of a URL also the small files that a published folder has and no reader needs (a license, code). */
     int with_cards;
     /* Of a URL: what is transferred goes to memory and not to the user's cache on disk, and is dropped by the
-     * last process of the machine that reads it. For a URL whose checkpoint changes every few seconds. */
+     * last process of the machine that reads it. For a URL whose checkpoint changes every few seconds. Where
+     * its server is a pshare on this machine, of the same user, its files are opened themselves: nothing is
+     * transferred or kept. */
     int in_memory;
+    /* With in_memory: no other process of this machine reads it now. Nothing is kept, then: what is read goes
+     * from the connection to the reader. */
+    int alone;
     /* Requests to a server end with ERR_STOPPED soon after *stop is not 0. Must outlive ckpt_end_reading.
      * NULL: none. */
     const volatile sig_atomic_t *stop;
@@ -75,7 +80,7 @@ int ckpt_writer_ranks(const struct ckpt *c);
 /* What was found but cannot be used, and why: one line to print; or NULL. */
 const char *ckpt_note(const struct ckpt *c);
 const struct ckpt_state *ckpt_state(const struct ckpt *c);
-/* "STEP-DIGEST" of a checkpoint that pshare serves; "" for others. */
+/* "STEP-DIGEST" of a checkpoint that pshare serves, unless it comes through a cache; "" for others. */
 const char *ckpt_version(const struct ckpt *c);
 /* All degrees 1 where the files do not store a layout. */
 const struct ckpt_layout *ckpt_layout(const struct ckpt *c);
@@ -137,6 +142,8 @@ const char *ckpt_remark(const struct ckpt *c);
 uint64_t ckpt_cache(const struct ckpt *c);
 /* 1: opened with ckpt_open_opts.unpublished. */
 int ckpt_is_read_once(const struct ckpt *c);
+/* 1: it is a pshare's of this machine, whose own files were opened (ckpt_open_opts.in_memory). */
+int ckpt_is_shared(const struct ckpt *c);
 /* Bytes that this process has received over the network. */
 int64_t ckpt_received(const struct ckpt *c);
 

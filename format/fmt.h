@@ -138,7 +138,8 @@ struct ckpt {
     struct url_cache *remote;  /* where the files come from; NULL: this machine */
     struct memory_set *memory; /* they are in memory; or NULL */
     struct store *live;        /* large files are read here (versioned.c); or NULL */
-    char live_version[80];     /* of live: STEP-DIGEST; or "" */
+    char live_version[80];     /* of live, or of a file of its server: STEP-DIGEST; or "" */
+    int is_shared;             /* memory has the server's own files: live is NULL then */
     int read_once;             /* what was read is dropped (ckpt_open_opts.unpublished) */
     int is_done;      /* after ckpt_end_reading of a URL: what is not present does not come any more */
     int64_t received; /* bytes received until then */

@@ -340,7 +340,7 @@ static int run_trusted(struct cursor *k, char *dst, int64_t off, int64_t n, int6
                        struct err *e)
 {
     int rc;
-    if (n >= WIDE_RUN)
+    if (n >= (k->c->is_shared ? SMALL_RUN : WIDE_RUN)) /* what is in memory is not read twice */
         return fmt_pread(k->c, k->file, dst, n, off, e);
     if (off < k->from || off + n > k->to) {
         if (!k->data && (rc = cursor_alloc(k, WIDE, e)) < 0)

@@ -234,11 +234,21 @@ struct resident {
     struct model *m;
     struct unit_weights *unit; /* [n_units] */
     void **memory; /* [n_trained]: what stays in natural order, then packs; neither where it was pointed at */
+    size_t *bytes; /* [n_trained] of these */
     void ***made;  /* [n_units][packs]: memory of packs that resident_replace brought */
 };
 /* Reads all weights through `read`, on the thread of the device. ERR_MEMORY names the unit; errors of
  * `read`. */
 int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e);
+/* Memory of weights that nothing reads any more, for the next ones of the same model on the same device:
+ * pages that are fresh must be cleared first, which takes longer than filling them. Zeroes: none. */
+struct resident_memory {
+    int n;
+    void **block; /* [n] as struct resident has them; NULL: taken */
+    size_t *bytes;
+    void *flat; /* of the parts of a unit in natural order, while they are read */
+    size_t flat_bytes;
+};
 /* ring: bytes of a staging buffer that slices go through (kernels/ring.h); 0: RING_BUFFER_BYTES. executor:
  * for a thread that may not touch the device. */
 struct resident_source {
@@ -255,6 +265,7 @@ struct resident_source {
      *       row-major and contiguous in the model's dtype. */
     int (*pack)(void *ctx, int unit, int pack, struct panels *p, struct err *e);
     int (*part)(void *ctx, int part, const void **at, struct err *e);
+    struct resident_memory *reuse; /* blocks are taken out of it, and come back after an error; or NULL */
 };
 /* As resident_open, for any thread, through from->executor. ERR_MEMORY names the unit; errors of `read`. */
 int resident_fill(struct resident *r, struct model *m, const struct resident_source *from, struct err *e);
@@ -266,6 +277,13 @@ size_t resident_measure(const struct model *m, size_t *reading);
  * there before is not read any more when it returns. */
 void resident_replace(struct resident *r, int unit, int pack, const struct panels *p, void *memory);
 void resident_close(struct resident *r);
+/* Bytes of r's own memory, without packs that were replaced. */
+int64_t resident_bytes(const struct resident *r);
+/* Closes r and keeps its memory in *to. Where there is none for the list, it is freed. */
+void resident_retire(struct resident *r, struct resident_memory *to);
+int64_t resident_memory_bytes(const struct resident_memory *x);
+/* Frees it; d: the device, or another one with the same struct mem. */
+void resident_memory_close(struct resident_memory *x, struct dev *d);
 
 /* ---- rows of a call, and which of them a rank holds ---- */
 

@@ -59,6 +59,7 @@ struct filling {
     const struct resident_source *from;
     struct ring ring;
     void *flat; /* the present vector in natural order; NULL until a vector is read */
+    size_t flat_bytes;
     int vector;
     int n_packs;        /* of the present vector, those that are made here … */
     size_t stays_bytes; /* … and its parts in natural order that are kept here */
@@ -126,6 +127,33 @@ static int is_read(const struct filling *f, int part)
     return stays(m, part) ? !*model_place(m, unit_of(f), part) : f->n_packs > 0;
 }
 
+/* Memory of that size out of what is kept, or fresh. Kept memory has the bytes of the same packs of other
+ * weights: what packing leaves out (padding) is zero there as in fresh memory. */
+static void *take_block(struct filling *f, size_t bytes)
+{
+    struct resident_memory *x = f->from->reuse;
+    void *block = x && f->vector < x->n ? x->block[f->vector] : NULL;
+    if (block)
+        x->block[f->vector] = NULL;
+    if (block && x->bytes[f->vector] == bytes)
+        return block;
+    dev_free(f->r->m->dev, block);
+    return dev_alloc(f->r->m->dev, MEM_PARAMS, bytes);
+}
+
+static void *take_flat(struct filling *f, size_t bytes)
+{
+    struct resident_memory *x = f->from->reuse;
+    void *flat = x ? x->flat : NULL;
+    f->flat_bytes = bytes;
+    if (flat)
+        x->flat = NULL;
+    if (flat && x->flat_bytes == bytes)
+        return flat;
+    dev_free(f->r->m->dev, flat);
+    return dev_alloc(f->r->m->dev, MEM_WORK, bytes);
+}
+
 static int begin_unit(void *arg, struct err *e)
 {
     struct filling *f = arg;
@@ -135,7 +163,8 @@ static int begin_unit(void *arg, struct err *e)
         return (int)packs;
 
     size_t bytes = f->stays_bytes + (size_t)packs;
-    f->r->memory[f->vector] = bytes ? dev_alloc(m->dev, MEM_PARAMS, bytes) : NULL;
+    f->r->memory[f->vector] = bytes ? take_block(f, bytes) : NULL;
+    f->r->bytes[f->vector] = bytes;
     if (bytes && !f->r->memory[f->vector])
         return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks",
                        m->local.unit[f->vector].unit, bytes >> 20);
@@ -143,7 +172,7 @@ static int begin_unit(void *arg, struct err *e)
     for (int v = 0; v < m->local.n_trained; v++)
         most = m->local.unit[v].flat > most ? m->local.unit[v].flat : most;
     if (bytes && !f->flat)
-        f->flat = dev_alloc(m->dev, MEM_WORK, (size_t)most * dtype_size(m->dt));
+        f->flat = take_flat(f, (size_t)most * dtype_size(m->dt));
     if (bytes && !f->flat)
         return err_set(e, ERR_MEMORY, "no memory to load a unit of %lld elements", (long long)most);
     return 0;
@@ -166,24 +195,26 @@ static int read_own(struct filling *f, struct err *e)
     return rc;
 }
 
+/* What stays of a vector goes to its place in front of the packs, the matrices of packs to f->flat. */
 static int read_unit(struct filling *f, struct err *e)
 {
     const struct model *m = f->r->m;
     const struct unit_part *u = &m->local.unit[f->vector];
+    char *at = f->r->memory[f->vector];
     for (int i = u->first; i < u->first + u->n; i++) {
         const struct part *p = &m->local.part[i];
         const struct param *q = &m->table.p[p->param];
-        int rc = is_read(f, i)
-                     ? f->from->read(f->from->ctx, q, &p->box, &f->ring, model_mat(m, f->flat, i).p, m->dt, e)
-                     : 0;
+        const int kept = stays(m, i) && !*model_place(m, unit_of(f), i), read = is_read(f, i);
+        void *dst = kept ? at : read ? model_mat(m, f->flat, i).p : NULL;
+        int rc = read ? f->from->read(f->from->ctx, q, &p->box, &f->ring, dst, m->dt, e) : 0;
         if (rc < 0)
             return err_add(e, "loading %s", q->name);
+        at += kept ? part_bytes(m, i) : 0;
     }
     return 0;
 }
 
-/* Keeps what stays of a vector: copies in front of the packs. */
-static void keep_parts(struct filling *f, char *at)
+static void place_parts(struct filling *f, char *at)
 {
     const struct model *m = f->r->m;
     const struct unit_part *u = &m->local.unit[f->vector];
@@ -192,7 +223,6 @@ static void keep_parts(struct filling *f, char *at)
         const void **place = model_place(m, uw, i);
         if (!stays(m, i) || *place)
             continue;
-        dev_copy(m->dev, at, model_mat(m, f->flat, i).p, (size_t)m->local.part[i].count * dtype_size(m->dt));
         *place = at;
         at += part_bytes(m, i);
     }
@@ -228,7 +258,7 @@ static int settle_unit(void *arg, struct err *e)
     int rc = ring_settle(&f->ring, e);
     if (rc < 0)
         return rc;
-    keep_parts(f, memory);
+    place_parts(f, memory);
     make_packs(f, memory + f->stays_bytes);
     return 0;
 }
@@ -239,7 +269,12 @@ static int end(void *arg, struct err *e)
     const struct model *m = f->r->m;
     (void)e;
     ring_close(&f->ring);
-    dev_free(m->dev, f->flat);
+    if (f->from->reuse && f->flat) {
+        dev_free(m->dev, f->from->reuse->flat);
+        f->from->reuse->flat = f->flat;
+        f->from->reuse->flat_bytes = f->flat_bytes;
+    } else
+        dev_free(m->dev, f->flat);
     return 0;
 }
 
@@ -247,7 +282,10 @@ static int give_up(void *arg, struct err *e)
 {
     struct filling *f = arg;
     (void)e;
-    resident_close(f->r);
+    if (f->from->reuse)
+        resident_retire(f->r, f->from->reuse);
+    else
+        resident_close(f->r);
     return 0;
 }
 
@@ -259,8 +297,9 @@ int resident_fill(struct resident *r, struct model *m, const struct resident_sou
     *r = (struct resident){ .w = { .get = get_unit, .put = put_unit }, .m = m };
     r->unit = calloc((size_t)m->local.n_units, sizeof *r->unit);
     r->memory = calloc((size_t)m->local.n_trained, sizeof *r->memory);
+    r->bytes = calloc((size_t)m->local.n_trained + 1, sizeof *r->bytes);
     r->made = calloc((size_t)m->local.n_units, sizeof *r->made);
-    if (!r->unit || !r->memory || !r->made) {
+    if (!r->unit || !r->memory || !r->bytes || !r->made) {
         rc = err_set(e, ERR_MEMORY, "no memory for the table of %d units", m->local.n_units);
         goto out;
     }
@@ -316,6 +355,59 @@ void resident_close(struct resident *r)
     }
     free(r->made);
     free(r->memory);
+    free(r->bytes);
     free(r->unit);
     memset(r, 0, sizeof *r);
+}
+
+/* ---- memory kept for the next weights ---- */
+
+int64_t resident_bytes(const struct resident *r)
+{
+    int64_t n = 0;
+    for (int v = 0; r->bytes && r->m && v < r->m->local.n_trained; v++)
+        n += (int64_t)r->bytes[v];
+    return n;
+}
+
+static int open_kept(struct resident_memory *x, int n)
+{
+    if (x->block && x->bytes)
+        return x->n == n;
+    x->block = calloc((size_t)n + 1, sizeof *x->block);
+    x->bytes = calloc((size_t)n + 1, sizeof *x->bytes);
+    x->n = n;
+    return x->block && x->bytes;
+}
+
+void resident_retire(struct resident *r, struct resident_memory *to)
+{
+    const int n = r->m ? r->m->local.n_trained : 0;
+    for (int v = 0; r->memory && r->bytes && open_kept(to, n) && v < n; v++) {
+        if (!r->memory[v])
+            continue;
+        dev_free(r->m->dev, to->block[v]);
+        to->block[v] = r->memory[v];
+        to->bytes[v] = r->bytes[v];
+        r->memory[v] = NULL;
+    }
+    resident_close(r);
+}
+
+int64_t resident_memory_bytes(const struct resident_memory *x)
+{
+    int64_t n = x->flat ? (int64_t)x->flat_bytes : 0;
+    for (int v = 0; x->block && x->bytes && v < x->n; v++)
+        n += x->block[v] ? (int64_t)x->bytes[v] : 0;
+    return n;
+}
+
+void resident_memory_close(struct resident_memory *x, struct dev *d)
+{
+    for (int v = 0; x->block && v < x->n; v++)
+        dev_free(d, x->block[v]);
+    dev_free(d, x->flat);
+    free(x->block);
+    free(x->bytes);
+    memset(x, 0, sizeof *x);
 }

@@ -19,7 +19,9 @@
       "part of the key-value pages that running answers hold, 0 to 1") \
     X(KV_PAGES, "shardline:kv_pages", "", "key-value pages in the pool") \
     X(KV_CACHED, "shardline:kv_pages_cached", "", \
-      "pages that no answer holds, kept for prompts with the same beginning")
+      "pages that no answer holds, kept for prompts with the same beginning") \
+    X(WEIGHTS_KEPT, "shardline:weights_kept_bytes", "", \
+      "memory of the weights before these, which the next version will be read into (rank 0's)")
 #define METRIC_POSITION(X, i, help) \
     X(ACCEPTED_##i, "vllm:spec_decode_num_accepted_tokens_per_pos_total", ",position=\"" #i "\"", help)
 /* clang-format off */
@@ -58,6 +60,9 @@
       "connections closed at a limit of their number, or after --receive-timeout") \
     X(TIMED_OUT, "shardline:request_timeouts_total", "", "requests that took longer than --request-timeout") \
     X(RELOADS, "shardline:reloads_total", "", "times the weights were swapped") \
+    X(RELOAD_RECEIVED, "shardline:reload_bytes_total", ",way=\"network\"", \
+      "bytes of weights that were read for swaps, by all ranks") \
+    X(RELOAD_HERE, "shardline:reload_bytes_total", ",way=\"same_machine\"", "") \
     X(DRAFTS, "vllm:spec_decode_num_drafts_total", "", \
       "times tokens were guessed ahead of an answer, and checked (--speculate)") \
     X(DRAFT_TOKENS, "vllm:spec_decode_num_draft_tokens_total", "", "tokens guessed and checked") \

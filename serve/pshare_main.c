@@ -14,7 +14,7 @@
 struct pshare_opts {
     const char *host, *key_file;
     int64_t port, poll_ms;
-    int ends, verbose;
+    int ends, apart, verbose;
 };
 #define AT(member) offsetof(struct pshare_opts, member)
 /* clang-format off */
@@ -28,6 +28,9 @@ static const struct opt table[] = {
       "how often to look for a newer version", 1, 1e6, 0 },
     { OPT_SWITCH, "end-with-source", AT(ends), "0",      NULL,
       "end when the process of mem:PID ends", 0, 0, 0 },
+    { OPT_SWITCH, "http-only", AT(apart),    "0",        NULL,
+      "all bytes go over HTTP (readers of this user on this machine open the files themselves otherwise)", 0,
+      0, 0 },
     { OPT_SWITCH, "verbose",  AT(verbose),  "0",         NULL, "a line a version on stderr", 0, 0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
@@ -112,7 +115,10 @@ static int serve(const struct pshare_opts *o, const char *source, struct err *e)
         goto out;
     }
     TRY(look(&v, source, o->verbose, &step, e));
-    TRY(share_http_open(&h, o->host, (int)o->port, o->key_file ? &keys : NULL, &v, e));
+    const struct share_http_opts how = {
+        .host = o->host, .port = (int)o->port, .keys = o->key_file ? &keys : NULL, .apart = o->apart
+    };
+    TRY(share_http_open(&h, &how, &v, e));
     printf("pshare: ready on http://%s:%d (version %lld)\n", o->host, share_http_port(h), (long long)step);
     TRY(io_flush_stdout(e));
     rc = run(&v, o, source, &set, step, watched);

@@ -190,7 +190,7 @@ static int wait_background(struct server *s, struct err *e)
 static int open_files(struct background *a, void *arg, struct err *e)
 {
     struct server *s = arg;
-    int rc = model_info_open(&s->loaded, s->path, server_is_live(s), &a->stop, e);
+    int rc = model_info_open(&s->loaded, s->path, server_is_live(s) ? LIVE_SHARED : LIVE_NO, &a->stop, e);
     return rc < 0 ? rc : server_open_adapters(s, &a->stop, e);
 }
 

@@ -41,7 +41,7 @@ static int take(struct server *s, const char *name, struct err *e)
     char path[CACHE_PATH];
     if (!cache_path(&s->cache, name, path))
         return err_set(e, ERR_FILE, "%s: its name is too long", s->cache.dir);
-    int rc = model_info_open(&fresh, path, 0, &s->background.stop, e);
+    int rc = model_info_open(&fresh, path, LIVE_NO, &s->background.stop, e);
     if (rc < 0)
         return rc;
     rc = model_config_same(&fresh.cfg, &l->cfg, s->path, e);

@@ -112,6 +112,9 @@ static int64_t rank_kv_bytes(const struct server *s, const struct model *m)
     return layers * (int64_t)model_page_bytes(m) / replica_place(&s->ranks);
 }
 
+/* A server that follows reads the next version beside the present one, into memory that it keeps. */
+static int keeps_two(const struct server *s) { return s->o.follow && !s->dev->memory; }
+
 /* Bytes that all ranks hold besides keys and values: weights, and a step's buffers at the longest context
  * that may be chosen. Negative: an error. */
 static int64_t rest_bytes(const struct server *s, struct err *e)
@@ -129,6 +132,7 @@ static int64_t rest_bytes(const struct server *s, struct err *e)
         work += work_bytes(s, &m, s->o.ctx && s->o.ctx < c->max_pos ? s->o.ctx : c->max_pos);
         model_close(&m);
     }
+    weights *= keeps_two(s) ? 2 : 1;
     return (weights + work * s->o.tp * s->o.cp) * s->o.replicas;
 }
 
@@ -143,8 +147,10 @@ static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct 
         return rc;
     int64_t kv = rank_kv_bytes(s, &m), work = work_bytes(s, &m, s->service.ctx),
             adapters = server_measure_adapters(s, &m, e);
-    bytes[MEM_PARAMS] = (int64_t)resident_measure(&m, &reading) + adapters;
+    const int64_t weights = (int64_t)resident_measure(&m, &reading);
+    bytes[MEM_PARAMS] = weights + adapters;
     bytes[MEM_PARAMS] -= mapped_weights_measure(s->loaded.ckpt, &m, s->dev);
+    bytes[MEM_PARAMS] += keeps_two(s) ? weights : 0;
     bytes[MEM_KV] = kv;
     bytes[MEM_WORK] = (int64_t)reading > kv + work ? (int64_t)reading - kv : work;
     model_close(&m);

@@ -80,6 +80,10 @@ static void take_region(struct answer *a, const char *value)
 {
     take_text(a->region, sizeof a->region, value);
 }
+static void take_same_machine(struct answer *a, const char *value)
+{
+    take_text(a->same_machine, sizeof a->same_machine, value);
+}
 static void take_encoding(struct answer *a, const char *value)
 {
     a->encoded = strncasecmp(value, "identity", 8) != 0;
@@ -99,6 +103,7 @@ static const struct {
     { "x-linked-size", take_linked_size },
     { "x-repo-commit", take_commit },
     { "x-amz-bucket-region", take_region },
+    { SAME_MACHINE_HEADER, take_same_machine },
 };
 
 size_t http_on_header(char *line, size_t size, size_t n, void *arg)
@@ -111,7 +116,7 @@ size_t http_on_header(char *line, size_t size, size_t n, void *arg)
     if (!strncmp(text, "HTTP/", 5)) {
         a->length = a->first = a->total = -1;
         a->retry_after_s = a->encoded = 0;
-        a->etag[0] = a->modified[0] = 0;
+        a->etag[0] = a->modified[0] = a->same_machine[0] = 0;
         a->status = strchr(text, ' ') ? atol(strchr(text, ' ')) : 0;
         return size * n;
     }

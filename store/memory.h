@@ -44,6 +44,8 @@ const char *memory_file(const struct memory_set *m, const char *name);
 int memory_private(struct memory_set **out, const char *path, struct err *e);
 int memory_add(struct memory_set *m, const char *name, const void *data, int64_t n, int64_t bytes,
                struct err *e);
+/* The same for a file that is open: fd belongs to the set from then on, also after an error. */
+int memory_add_open(struct memory_set *m, const char *name, int fd, struct err *e);
 /* Its files, in no order. */
 int memory_n_files(const struct memory_set *m);
 const char *memory_file_name(const struct memory_set *m, int i);

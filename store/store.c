@@ -145,6 +145,7 @@ static int fill_info(struct store *s, const char *shown, const struct answer *a,
         return err_set(e, ERR_FORMAT,
                        "%s: the server does not say how long it is: download it with another program", shown);
     snprintf(info->etag, sizeof info->etag, "%s", a->etag);
+    snprintf(info->same_machine, sizeof info->same_machine, "%s", a->same_machine);
     if (*s->version && strcmp(s->version, a->etag))
         return other_version(shown, e);
     if (store_is_version(a->etag))

@@ -7,13 +7,16 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/err.h"
+#include "store/same_machine.h"
 
 struct store;
 /* One version of a file. */
 struct store_info {
     int64_t bytes;
-    int ranges;      /* 0: the server gives whole files only */
-    char etag[160];  /* a strong one, with quotes; else the date of the last change; else "" */
+    int ranges;     /* 0: the server gives whole files only */
+    char etag[160]; /* a strong one, with quotes; else the date of the last change; else "" */
+    /* what same_machine_open takes, where the server is on this machine and says so; or "" */
+    char same_machine[SAME_MACHINE_BYTES];
     char sha256[65]; /* of the content, where the server gives it (Hugging Face, large files); or "" */
 };
 

@@ -56,6 +56,7 @@ struct answer {
     double retry_after_s;
     int encoded;
     char etag[160], modified[160], linked_etag[160], commit[64], region[64];
+    char same_machine[SAME_MACHINE_BYTES];
     int64_t linked_bytes;
     /* the body */
     int accept, probe; /* accept: the only status whose body is taken; probe: no body is */

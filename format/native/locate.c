@@ -45,7 +45,8 @@ int ckpt_locate(const struct ckpt *c, int i, const struct box *b, int64_t first,
 {
     const int last = b->n_dims - 1;
     int64_t at[BOX_DIMS];
-    if (c->view || c->remote || c->live || b->n_dims < 1 || stored_dtype_bits(c->tensor[i].dtype) % 8)
+    if (c->view || c->remote || *c->live_version || b->n_dims < 1 ||
+        stored_dtype_bits(c->tensor[i].dtype) % 8)
         return 0;
     for (int d = 0; d < b->n_dims; d++) {
         at[d] = b->start[d];

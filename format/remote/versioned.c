@@ -1,8 +1,10 @@
 /* versioned.c - a checkpoint whose versions follow each other at one URL (pshare): opened at one version,
  * which every request names (If-Match), so that no read mixes two.
  *
- * The small files come whole into memory. Of the others only what is read is transferred, and nothing is kept
- * on this machine: a version is out of date after the next update. */
+ * The small files come whole into memory. Of the others only what is read is transferred, and nothing is
+ * kept on this machine: a version is out of date after the next update. For ranks that read a version at the
+ * same time (in_memory) the server's own files are opened, where it is on this machine; where it is not, they
+ * share the folder in memory of store/url_cache.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,8 +51,9 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Finds out the size of a file of weights. */
-static int take_large(struct ckpt *c, const char *name, struct err *e)
+/* Finds out the size of a file of weights. opens: and opens it where the server says that it is of this
+ * machine; *n_apart counts those that are not. */
+static int take_large(struct ckpt *c, const char *name, int opens, int *n_apart, struct err *e)
 {
     struct store_info info;
     int rc = fmt_file_name_check(name, "the manifest", e);
@@ -61,12 +64,15 @@ static int take_large(struct ckpt *c, const char *name, struct err *e)
         rc = err_set(e, ERR_FILE, "%s is not there, or not by ranges: is the server a pshare", name);
         goto out;
     }
-    TRY(memory_add(c->memory, name, NULL, 0, info.bytes, e));
+    int fd = opens ? same_machine_open(info.same_machine, info.bytes) : -1;
+    *n_apart += fd < 0;
+    rc = fd < 0 ? memory_add(c->memory, name, NULL, 0, info.bytes, e)
+                : memory_add_open(c->memory, name, fd, e);
 out:
     return rc < 0 ? rc : 0;
 }
 
-static int take_files(struct ckpt *c, struct err *e)
+static int take_files(struct ckpt *c, int opens, int *n_apart, struct err *e)
 {
     char *text = NULL;
     json_t *root = NULL, *o;
@@ -86,11 +92,21 @@ static int take_files(struct ckpt *c, struct err *e)
             TRY(take_small(c, name, NULL, e));
     json_array_foreach(json_object_get(root, "files"), i, o)
         if ((name = json_string_value(json_object_get(o, "name"))))
-            TRY(take_large(c, name, e));
+            TRY(take_large(c, name, opens, n_apart, e));
 out:
     json_decref(root);
     free(text);
     return rc < 0 ? rc : 0;
+}
+
+/* Forgets what was opened: the URL is read in another way. */
+static void drop_live(struct ckpt *c)
+{
+    store_close(c->live);
+    memory_close(c->memory);
+    c->live = NULL;
+    c->memory = NULL;
+    *c->live_version = 0;
 }
 
 int live_open(struct ckpt *c, const char *url, const struct ckpt_open_opts *how, struct err *e)
@@ -98,20 +114,28 @@ int live_open(struct ckpt *c, const char *url, const struct ckpt_open_opts *how,
     struct store_info info;
     struct err ignored;
     char shown[4200];
-    int rc;
-    if (!may_be_live(url) || how->unpublished || how->with_cards || how->in_memory)
+    int rc, n_apart = 0;
+    if (!may_be_live(url) || how->unpublished || how->with_cards)
         return 0;
     TRY(store_open(&c->live, url, e));
     store_stop_on(c->live, how->stop);
     /* what is wrong with another server is found again, and told, by those who ask for more */
     if (store_stat(c->live, FMT_MANIFEST, &info, &ignored) <= 0 || !store_is_version(info.etag)) {
-        store_close(c->live);
-        c->live = NULL;
+        drop_live(c);
         return 0;
     }
     snprintf(c->live_version, sizeof c->live_version, "%.*s", (int)strlen(info.etag) - 2, info.etag + 1);
     TRY(memory_private(&c->memory, url, e));
-    rc = take_files(c, e);
+    TRY(take_files(c, how->in_memory, &n_apart, e));
+    if (how->in_memory && n_apart && !how->alone) {
+        drop_live(c);
+        return 0;
+    }
+    if (how->in_memory && !n_apart) {
+        store_close(c->live);
+        c->live = NULL;
+        c->is_shared = 1;
+    }
 out:
     return rc < 0 ? err_add(e, "%.*s", (int)strcspn(url_shown(url, shown, sizeof shown), "?"), shown) : 1;
 }

@@ -94,7 +94,7 @@ static int all_checked(void *arg, struct err *e)
 static int read_weights(struct background *a, void *arg, struct err *e)
 {
     struct draft_model *x = arg;
-    int rc = model_info_open(&x->info, x->how.path, 0, &a->stop, e);
+    int rc = model_info_open(&x->info, x->how.path, LIVE_NO, &a->stop, e);
     if (rc < 0)
         return rc;
     struct model *m = &x->info.m;
@@ -379,7 +379,7 @@ static struct guessed *find(struct draft_model *x, const struct draft_ask *a)
 static int64_t page_bytes(const struct draft_open *how, struct err *e)
 {
     struct model_info info;
-    int rc = model_info_open(&info, how->path, 0, NULL, e);
+    int rc = model_info_open(&info, how->path, LIVE_NO, NULL, e);
     if (rc < 0)
         return err_add(e, "the checkpoint of --speculate (or ngram, suffix, mtp, forced)");
     const struct layout cut = layout_of(how->tp);

@@ -357,6 +357,9 @@ static void swap(struct engine *en)
     mark_swap(en);
     engine_swapped(en);
     metric_add(en->in.sv->metrics, COUNT_RELOADS, 1);
+    metric_add(en->in.sv->metrics, COUNT_RELOAD_RECEIVED, en->reload.moved.received);
+    metric_add(en->in.sv->metrics, COUNT_RELOAD_HERE, en->reload.moved.here);
+    metric_set(en->in.sv->metrics, GAUGE_WEIGHTS_KEPT, en->reload.kept_bytes);
 }
 
 /* Runs a reload command on all ranks. STEP_LOAD is answered later, by sync_reload(). */

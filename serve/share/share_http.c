@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/io.h"
+#include "store/same_machine.h"
 
 #define CONNECTIONS 512
 #define WAIT_S 600.0 /* the longest wait for a version */
@@ -22,7 +23,7 @@ struct share_http {
     struct versions *versions;
     const struct keys *keys;
     struct MHD_Daemon *daemon;
-    int port;
+    int port, apart;
     _Atomic int64_t requests, bytes; /* of files */
 };
 
@@ -84,12 +85,17 @@ static int is_loopback(const struct sockaddr *a)
             (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) && v6->sin6_addr.s6_addr[12] == 127));
 }
 
+static int is_here(struct MHD_Connection *conn)
+{
+    const union MHD_ConnectionInfo *i = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    return i && i->client_addr && is_loopback(i->client_addr);
+}
+
 /* A reader of this machine, or a key: Bearer, or the password of a URL (http://any:KEY@host). */
 static int is_allowed(const struct share_http *h, struct MHD_Connection *conn)
 {
-    const union MHD_ConnectionInfo *i = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     char *password = NULL, *user;
-    if (i && i->client_addr && is_loopback(i->client_addr))
+    if (is_here(conn))
         return 1;
     if (!h->keys)
         return 0;
@@ -166,7 +172,7 @@ static enum MHD_Result get_file(struct share_http *h, struct MHD_Connection *con
 {
     const struct share_file *f = version_file(v, name);
     int64_t off, n;
-    char text[96];
+    char text[96], same[SAME_MACHINE_BYTES];
     if (!f)
         return refuse(conn, 404, v, "there is no such file");
     int has_range = read_range(conn, v, f->bytes, &off, &n);
@@ -175,6 +181,8 @@ static enum MHD_Result get_file(struct share_http *h, struct MHD_Connection *con
     if (!r)
         return refuse(conn, 503, v, "no memory or files left: try again");
     MHD_add_response_header(r, "Accept-Ranges", "bytes");
+    if (f->fd >= 0 && !h->apart && is_here(conn) && same_machine_name(f->fd, same))
+        MHD_add_response_header(r, SAME_MACHINE_HEADER, same);
     if (has_range < 0)
         snprintf(text, sizeof text, "bytes */%lld", (long long)f->bytes);
     else
@@ -299,16 +307,17 @@ static void no_log(void *arg, const char *fmt, va_list ap)
     (void)arg, (void)fmt, (void)ap; /* the library reports every client that disconnects */
 }
 
-int share_http_open(struct share_http **out, const char *host, int port, const struct keys *keys,
-                    struct versions *v, struct err *e)
+int share_http_open(struct share_http **out, const struct share_http_opts *o, struct versions *v,
+                    struct err *e)
 {
     struct share_http *h = calloc(1, sizeof *h);
     if (!h)
         return err_set(e, ERR_MEMORY, "no memory for the http server");
     h->versions = v;
-    h->keys = keys;
-    h->port = port;
-    int fd = listen_on(host, &h->port, keys != NULL, e);
+    h->keys = o->keys;
+    h->port = o->port;
+    h->apart = o->apart;
+    int fd = listen_on(o->host, &h->port, o->keys != NULL, e);
     if (fd < 0) {
         free(h);
         return fd;

@@ -4,7 +4,8 @@
  *     GET /version                          {"version":STEP,"weights_digest":"HEX","etag":"STEP-DIGEST",…}
  *     GET /version?after=STEP&timeout=S     waits for a newer one: 200, or 204 when none came in time
  *
- * A request with If-Match of another version gets 412, so a reader never mixes versions. */
+ * A request with If-Match of another version gets 412, so a reader never mixes versions. To readers on this
+ * machine an answer names the file itself, which a process of the same user opens (store/same_machine.h). */
 #ifndef SHARDLINE_SERVE_SHARE_SHARE_HTTP_H
 #define SHARDLINE_SERVE_SHARE_SHARE_HTTP_H
 
@@ -12,10 +13,15 @@
 #include "serve/share/versions.h"
 
 struct share_http;
-/* Listens on host and port (0: a free one). keys: what readers that are not on this machine give; or NULL,
- * and then host must be a loopback address (ERR_USAGE). */
-int share_http_open(struct share_http **out, const char *host, int port, const struct keys *keys,
-                    struct versions *v, struct err *e);
+struct share_http_opts {
+    const char *host;
+    int port;                /* 0: a free one */
+    const struct keys *keys; /* what readers that are not on this machine give; or NULL, and then host must be
+                              * a loopback address (ERR_USAGE) */
+    int apart;               /* no file is named to readers on this machine */
+};
+int share_http_open(struct share_http **out, const struct share_http_opts *o, struct versions *v,
+                    struct err *e);
 int share_http_port(const struct share_http *h);
 /* Ends connections and waits. NULL is allowed. */
 void share_http_close(struct share_http *h);

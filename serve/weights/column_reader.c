@@ -24,8 +24,8 @@ int column_reader_needed(struct background *a, struct comm *tp, uint64_t cache, 
     struct caches c = { tp, cache, calloc((size_t)comm_size(tp), sizeof cache) };
     int rc = c.all ? background_collective(a, compare_caches, &c, e)
                    : err_set(e, ERR_MEMORY, "no memory to compare caches");
-    for (int r = 0; rc == 0 && r < comm_size(tp); r++)
-        rc = cache && c.all[r] != c.all[0];
+    for (int r = 0; rc == 0 && r < comm_size(tp); r++) /* the same on every rank */
+        rc = c.all[r] != c.all[0];
     free(c.all);
     return rc;
 }

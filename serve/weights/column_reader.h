@@ -22,9 +22,10 @@ struct column_read {
     void *dst;         /* [box_count(mine)] elements, host or device memory; the caller's */
 };
 
-/* 1: the ranks of tp read from servers through caches of their own, so column_reader_read() is worthwhile; 0:
- * they share one cache, or the files are local; or an error. cache: this rank's cache (ckpt_cache()), 0 for
- * none. In the thread of background task a, on every rank of tp (it makes a collective call). */
+/* 1: the ranks of tp read from servers through caches of their own, or only some of them have the files, so
+ * column_reader_read() is worthwhile; 0: they share one cache, or the files are local; or an error. cache:
+ * this rank's cache (ckpt_cache()), 0 for none. In the thread of background task a, on every rank of tp (it
+ * makes a collective call). */
 int column_reader_needed(struct background *a, struct comm *tp, uint64_t cache, struct err *e);
 /* Fills c->dst. A rank that cannot read returns its own error; a stops the other ranks (ERR_STOPPED).
  * ERR_MEMORY. In the thread of background task a, on every rank of tp (it makes collective calls). */

@@ -50,13 +50,16 @@ static int parse_config(struct model_info *l, struct err *e)
     return rc;
 }
 
-int model_info_open(struct model_info *l, const char *path, int live, const volatile sig_atomic_t *stop,
-                    struct err *e)
+int model_info_open(struct model_info *l, const char *path, enum live_reading live,
+                    const volatile sig_atomic_t *stop, struct err *e)
 {
     int rc, i;
 
     memset(l, 0, sizeof *l);
-    TRY(ckpt_open(&l->ckpt, path, &(struct ckpt_open_opts){ .stop = stop, .in_memory = live }, e));
+    const struct ckpt_open_opts how = { .stop = stop,
+                                        .in_memory = live != LIVE_NO,
+                                        .alone = live == LIVE_ALONE };
+    TRY(ckpt_open(&l->ckpt, path, &how, e));
     if (!ckpt_config_json(l->ckpt)) {
         rc = err_set(e, ERR_CONFIG,
                      "%s has no config.json, which says what the model is: serve the folder that has one",

@@ -30,7 +30,9 @@ struct model_info {
     /* set by the owner before the weights are read: they are read and packed, not mapped; or what may be
      * late is done at once */
     int copied, at_once;
-    int counts_all; /* the same: the digests of what is read are made, also where the files store them */
+    struct resident_memory *reuse; /* the same: memory for the weights (borrowed); or NULL */
+    /* the same: the digests of what is read are made and compared, also where the files store them */
+    int counts_all;
     struct row_source *rows; /* files that the weights point into; NULL: none */
     struct repack *repack;   /* what is done behind serving; NULL: nothing is */
     /* what weights_read left to repack.h: the digest of all weights; the check of a part of the files */
@@ -49,13 +51,17 @@ struct model_info {
     struct ckpt_digest identity; /* weights_digest of what was loaded */
 };
 
-/* Opens the checkpoint at path (folder or URL) and parses its config; reads no weights. live: a URL whose
- * checkpoint changes is not kept on disk. Requests to a server
+enum live_reading {
+    LIVE_NO,     /* the checkpoint does not change */
+    LIVE_SHARED, /* it is not kept on disk, and ranks of this machine read it together; … */
+    LIVE_ALONE   /* … and only this one reads it */
+};
+/* Opens the checkpoint at path (folder or URL) and parses its config; reads no weights. Requests to a server
  * end when *stop is not 0, now and while weights are read. ERR_CONFIG: no config.json, or one that is not
  * served. Any thread, not collective. model_info_close() frees *l; after an error there is nothing to
  * close. */
-int model_info_open(struct model_info *l, const char *path, int live, const volatile sig_atomic_t *stop,
-                    struct err *e);
+int model_info_open(struct model_info *l, const char *path, enum live_reading live,
+                    const volatile sig_atomic_t *stop, struct err *e);
 /* What takes the place of the checkpoint's own; NULL: nothing does. */
 struct text_choice {
     const char *chat_template; /* a file */

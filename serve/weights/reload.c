@@ -35,8 +35,10 @@ static int check_memory(const struct reload *r, int n_here, struct err *e)
     struct dev *d = r->now->m.dev;
     int64_t need = weights_bytes(&r->now->m) + READ_BUFFERS,
             free_bytes = d->memory ? (int64_t)d->memory->free_bytes(d) : machine_memory_free();
+    need -= resident_memory_bytes(&r->spare);
+    need = need > 0 ? need : 0;
     need *= d->memory ? 1 : n_here;
-    if (r->order.live && !d->memory) /* what the machine's ranks have received */
+    if (r->order.live && !r->is_direct && !d->memory) /* what the machine's ranks have received */
         need += bytes_at_url(r->now);
     if (need <= free_bytes)
         return 0;
@@ -45,6 +47,17 @@ static int check_memory(const struct reload *r, int n_here, struct err *e)
                    "more ranks, or start another server",
                    (long long)(need >> 20), (long long)(free_bytes >> 20));
 }
+
+/* One rank that reads a version keeps nothing of what it receives; several share it. */
+static enum live_reading reading_of(const struct reload *r)
+{
+    if (!r->order.live)
+        return LIVE_NO;
+    return r->n_here == 1 && comm_size(r->all) == 1 ? LIVE_ALONE : LIVE_SHARED;
+}
+
+/* The memory of these weights is kept when they are given up: another version comes soon. */
+static int keeps_memory(const struct reload *r) { return r->order.live && !r->now->m.dev->memory; }
 
 static int work(struct background *a, void *arg, struct err *e)
 {
@@ -58,9 +71,10 @@ static int work(struct background *a, void *arg, struct err *e)
     }
 
     setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
-    TRY(dev_open(&r->host, "cpu", 1, d->mem, e));
+    TRY(dev_open(&r->host, "cpu", pool_threads(d->pool), d->mem, e));
     dev_numerics(r->host, r->now->m.fast);
-    TRY(model_info_open(&r->fresh, r->order.path, r->order.live, &a->stop, e));
+    TRY(model_info_open(&r->fresh, r->order.path, reading_of(r), &a->stop, e));
+    r->is_direct = !ckpt_cache(r->fresh.ckpt);
     rc = model_config_same(&r->fresh.cfg, &r->now->cfg, "the model that is served", e);
     if (rc < 0) {
         err_add(e, "%s", r->order.path);
@@ -69,6 +83,7 @@ static int work(struct background *a, void *arg, struct err *e)
 
     r->fresh.at_once = 1;
     r->fresh.counts_all = *r->order.digest != 0;
+    r->fresh.reuse = d->memory ? NULL : &r->spare;
     r->fresh.counts_dense = r->now->counts_dense;
     r->fresh.counts_experts = r->now->counts_experts;
     r->fresh.wish = r->now->wish;
@@ -82,10 +97,25 @@ out:
 
 /* ---- the old weights ---- */
 
-static void *free_weights(void *old)
+struct old_weights {
+    struct model_info info;
+    struct resident_memory *keep; /* or NULL */
+};
+
+static void close_weights(struct model_info *l, struct resident_memory *keep)
 {
+    if (l->has_weights && keep) {
+        resident_retire(&l->weights, keep);
+        l->has_weights = 0;
+    }
+    model_info_close(l);
+}
+
+static void *free_weights(void *arg)
+{
+    struct old_weights *old = arg;
     setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
-    model_info_close(old);
+    close_weights(&old->info, old->keep);
     free(old);
     return NULL;
 }
@@ -101,10 +131,10 @@ static void wait_freeing(struct reload *r)
  * belongs to the main thread. */
 static void free_old(struct reload *r)
 {
-    struct model_info *old = r->now->m.dev->memory ? NULL : malloc(sizeof *old);
+    struct old_weights *old = r->now->m.dev->memory ? NULL : malloc(sizeof *old);
     wait_freeing(r);
     if (old) {
-        *old = r->fresh;
+        *old = (struct old_weights){ r->fresh, keeps_memory(r) ? &r->spare : NULL };
         r->is_freeing = pthread_create(&r->freeing, NULL, free_weights, old) == 0;
     }
     if (!r->is_freeing) {
@@ -136,9 +166,13 @@ void reload_begin(struct reload *r, struct model_info *now, const char *order, i
                   struct comm *all, int n_here)
 {
     struct err e;
-    reload_drop(r);
+    if (r->now)
+        reload_drop(r);
     wait_freeing(r);
+    const struct reload before = *r;
     memset(r, 0, sizeof *r);
+    r->spare = before.spare;
+    r->is_direct = before.is_direct;
     r->now = now;
     r->all = all;
     r->n_here = n_here;
@@ -198,6 +232,15 @@ static int check_order(struct reload *r, struct err *e)
     return comm_broadcast(r->all, &r->version, sizeof r->version, 0, e);
 }
 
+static int count_moved(struct reload *r, struct err *e)
+{
+    int64_t n[2] = { ckpt_received(r->fresh.ckpt),
+                     ckpt_is_shared(r->fresh.ckpt) ? ckpt_bytes_read(r->fresh.ckpt) : 0 };
+    int rc = comm_all_reduce_i64(r->all, n, 2, e);
+    r->moved = (struct reload_moved){ n[0], n[1] };
+    return rc;
+}
+
 int reload_end(struct reload *r, struct err *e)
 {
     int rc = background_finish(&r->background, r->all, e);
@@ -206,6 +249,8 @@ int reload_end(struct reload *r, struct err *e)
         rc = weights_identify(&r->fresh, &r->now->m, r->all, e);
     if (rc >= 0)
         rc = check_order(r, e);
+    if (rc >= 0)
+        rc = count_moved(r, e);
     if (rc < 0)
         reload_drop(r);
     return rc;
@@ -235,6 +280,8 @@ void reload_swap(struct reload *r, char fingerprint[64])
     take_set(&old, l);
     take_set(l, &r->fresh);
     take_set(&r->fresh, &old);
+    r->kept_bytes = resident_memory_bytes(&r->spare);
+    r->kept_bytes += keeps_memory(r) ? resident_bytes(&r->fresh.weights) : 0;
     free_old(r);
     ckpt_close(l->source);
     l->source = NULL;
@@ -247,7 +294,7 @@ void reload_swap(struct reload *r, char fingerprint[64])
         model_info_fingerprint(l, l->m.dt, l->m.kv, fingerprint);
 }
 
-void reload_drop(struct reload *r) { model_info_close(&r->fresh); }
+void reload_drop(struct reload *r) { close_weights(&r->fresh, r->now && keeps_memory(r) ? &r->spare : NULL); }
 
 void reload_close(struct reload *r)
 {
@@ -255,4 +302,6 @@ void reload_close(struct reload *r)
     over(r);
     reload_drop(r);
     wait_freeing(r);
+    if (r->now)
+        resident_memory_close(&r->spare, r->now->m.dev);
 }

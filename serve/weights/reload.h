@@ -3,7 +3,8 @@
  *
  * Every function but reload_close() is called on all ranks of a replica, in the same order, by their main
  * threads. Between reload_begin() and reload_end() the ranks synchronise in reload_sync() as often as they
- * like. Both sets of weights are in memory from begin to swap or drop. */
+ * like. Both sets of weights are in memory from begin to swap or drop; where a URL is followed, the memory of
+ * one set is kept for the next version, because fresh pages take longer to clear than to fill. */
 #ifndef SHARDLINE_SERVE_WEIGHTS_RELOAD_H
 #define SHARDLINE_SERVE_WEIGHTS_RELOAD_H
 
@@ -11,6 +12,11 @@
 #include "serve/weights/model_info.h"
 #include "serve/weights/reload_order.h"
 
+/* Bytes of the last version that was read, on all ranks together. */
+struct reload_moved {
+    int64_t received; /* over connections */
+    int64_t here;     /* read from the files of a pshare of this machine */
+};
 struct reload {
     struct background background;
     int running; /* between reload_begin() and reload_end() */
@@ -26,6 +32,12 @@ struct reload {
     double begin_s;    /* clock_s() */
     pthread_t freeing; /* frees the weights before the last swap, … */
     int is_freeing;    /* … when set */
+
+    /* Of a version that was followed: the memory of the weights before it, for the next one (host memory). */
+    struct resident_memory spare;
+    int64_t kept_bytes; /* after reload_swap(): of `spare`, which the old weights' thread fills */
+    int is_direct;      /* the last one came through no cache of this machine */
+    struct reload_moved moved;
 };
 
 /* Begins to read the weights of an order (reload_order_write()) beside now, in a background task. version: of

@@ -7,6 +7,7 @@
 #include "model/packs.h"
 #include "serve/weights/column_reader.h"
 #include "serve/weights/mapped_weights.h"
+#include "serve/weights/piece_reader.h"
 #include "serve/weights/row_source.h"
 
 #define CHUNK_ELEMENTS ((int64_t)4 << 20) /* elements read at a time where they must be converted */
@@ -67,11 +68,20 @@ static int read_piece(struct reader *r, const struct piece *x, enum dtype from, 
     else if (from == DT_F32)
         stored = wide;
 
-    int rc = ckpt_read_range(r->l->ckpt, x->i, x->b, x->lo, x->hi, stored, e);
+    const struct piece_read read = { .c = r->l->ckpt,
+                                     .tensor = x->i,
+                                     .box = x->b,
+                                     .lo = x->lo,
+                                     .hi = x->hi,
+                                     .dst = stored,
+                                     .digest = r->counts ? &r->seen[x->i] : NULL,
+                                     .is_proven = r->counts && r->l->counts_all &&
+                                                  ckpt_tensor(r->l->ckpt, x->i)->has_digest,
+                                     .stop = &r->background->stop };
+    int rc = piece_read(r->host->pool, &read, e);
     if (rc < 0)
         return rc;
 
-    count_piece(r, x, stored);
     if (from == dt)
         return 0;
     if (from != DT_F32)
@@ -392,7 +402,9 @@ int weights_read(struct background *a, struct model_info *l, struct model *m, st
 {
     struct comm *tp = m->tp;
     struct reader r = { .background = a, .l = l, .m = m, .host = host, .tp = tp, .progress = progress };
-    struct resident_source from = { .read = read_box, .ctx = &r, .executor = { by_device, &r } };
+    struct resident_source from = {
+        .read = read_box, .ctx = &r, .executor = { by_device, &r }, .reuse = l->reuse
+    };
     int rc;
 
     r.raw = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);

@@ -184,8 +184,7 @@ int64_t memory_bytes(const char *path, const char *name, struct err *e)
 
 /* ---- a set ---- */
 
-/* Adds a file; fd belongs to the set then. */
-static int add_fd(struct memory_set *m, const char *name, int fd, struct err *e)
+int memory_add_open(struct memory_set *m, const char *name, int fd, struct err *e)
 {
     struct memory_file *grown = realloc(m->file, sizeof *grown * (size_t)(m->n + 1));
     if (!grown) {
@@ -218,7 +217,7 @@ int memory_add(struct memory_set *m, const char *name, const void *data, int64_t
         return err_set(e, ERR_MEMORY, "%s: cannot make a file in memory: %s", m->path, strerror(errno));
     TRY(io_pwrite(fd, name, data, (size_t)n, 0, e));
     TRY(io_truncate(fd, name, bytes, e));
-    return add_fd(m, name, fd, e);
+    return memory_add_open(m, name, fd, e);
 out:
     io_close(fd);
     return rc;
@@ -244,7 +243,7 @@ static int add_file(struct memory_set *m, pid_t pid, const char *number, const c
         io_close(fd);
         return 0;
     }
-    return add_fd(m, name, fd, e);
+    return memory_add_open(m, name, fd, e);
 }
 
 /* Opens all files of the set. */

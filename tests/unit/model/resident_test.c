@@ -13,6 +13,8 @@ struct numbers {
     struct served *points; /* has what the source points at, or NULL */
     int every;             /* of the packs and parts, one in so many is pointed at */
     int n_asked, n_read;
+    int fails; /* the read after so many ends with an error; 0: none does */
+    float add; /* to every value */
 };
 struct served {
     struct dev *d;
@@ -27,10 +29,12 @@ static int read_values(void *ctx, const struct param *p, const struct box *b, st
 {
     struct numbers *x = ctx;
     int64_t cols = b->n_dims == 2 ? b->extent[1] : 1, n = box_count(b);
-    (void)ring, (void)dt, (void)e;
+    (void)ring, (void)dt;
+    if (x->fails && x->n_read == x->fails)
+        return err_set(e, ERR_INTEGRITY, "of the test");
     x->n_read++;
     for (int64_t i = 0; i < n; i++)
-        ((float *)dst)[i] = value(p, b->start[0] + i / cols, i % cols);
+        ((float *)dst)[i] = value(p, b->start[0] + i / cols, i % cols) + x->add;
     return 0;
 }
 
@@ -146,5 +150,42 @@ TEST(a_replaced_pack_is_used_from_then_on_and_its_memory_is_freed)
         CHECK_INT(mem.now[MEM_PARAMS], before + 4096);
     }
     close_served(&s);
+    CHECK_INT(mem.total_now, 0);
+}
+
+TEST(memory_of_weights_that_were_given_up_holds_the_next_ones_and_no_other_is_taken)
+{
+    struct served a = { 0 }, b = { 0 };
+    struct numbers first = { .add = 1 }, plain = { 0 }, breaks = { .fails = 5 };
+    struct resident_memory kept = { 0 };
+    struct err e;
+    open_served(&a, 0);
+    open_served(&b, 0);
+    fill(&b, &plain);
+    struct resident_source from = { .read = read_values, .ctx = &first, .reuse = &kept };
+    CHECK_INT(resident_fill(&a.r, &a.m, &from, &e), 0);
+    const int64_t all = resident_bytes(&a.r), now = mem.now[MEM_PARAMS];
+    void *const block = a.r.memory[1];
+    resident_retire(&a.r, &kept);
+    CHECK_INT(resident_memory_bytes(&kept), all + (int64_t)kept.flat_bytes);
+    const int64_t total = mem.total_now;
+
+    from.ctx = &breaks; /* what breaks in the middle gives the memory back */
+    CHECK_INT(resident_fill(&a.r, &a.m, &from, &e), -ERR_INTEGRITY);
+    CHECK_INT(resident_memory_bytes(&kept), all + (int64_t)kept.flat_bytes);
+    CHECK_INT(mem.total_now, total);
+
+    plain.n_read = 0;
+    from.ctx = &plain;
+    mem.total_peak = total;
+    CHECK_INT(resident_fill(&a.r, &a.m, &from, &e), 0);
+    CHECK(a.r.memory[1] == block);
+    CHECK_INT(mem.now[MEM_PARAMS], now);
+    CHECK_INT(mem.total_peak, total);
+    check_same(&a, &b);
+    CHECK_INT(resident_memory_bytes(&kept), (int64_t)kept.flat_bytes);
+    resident_memory_close(&kept, a.d);
+    close_served(&a);
+    close_served(&b);
     CHECK_INT(mem.total_now, 0);
 }

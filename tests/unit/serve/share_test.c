@@ -8,6 +8,7 @@
 #include "format/ckpt.h"
 #include "serve/share/share_http.h"
 #include "store/live.h"
+#include "store/same_machine.h"
 #include "serve/share/share_source.h"
 #include "store/store.h"
 #include "tests/test.h"
@@ -16,6 +17,7 @@
 static struct versions versions;
 static struct share_http *http;
 static char url[64];
+static int apart; /* of the server that begin() opens */
 
 /* A checkpoint of n specs in the folder `name`; another n gives another digest. */
 static const char *make(const char *name, int n)
@@ -40,7 +42,9 @@ static void begin(void)
 {
     struct err e = { 0 };
     CHECK_INT(versions_open(&versions, &e), 0);
-    CHECK_INT(share_http_open(&http, "127.0.0.1", 0, NULL, &versions, &e), 0);
+    CHECK_INT(share_http_open(&http, &(struct share_http_opts){ .host = "127.0.0.1", .apart = apart },
+                              &versions, &e),
+              0);
     snprintf(url, sizeof url, "http://127.0.0.1:%d", share_http_port(http));
 }
 
@@ -193,14 +197,16 @@ TEST(other_machines_need_a_key_and_a_server_for_them_needs_a_file_of_keys)
     struct ckpt *c = NULL;
     char path[512], host[INET_ADDRSTRLEN] = "", there[128];
     CHECK_INT(versions_open(&versions, &e), 0);
-    CHECK_INT(share_http_open(&h, "0.0.0.0", 0, NULL, &versions, &e), -ERR_USAGE);
+    CHECK_INT(share_http_open(&h, &(struct share_http_opts){ .host = "0.0.0.0" }, &versions, &e), -ERR_USAGE);
     CHECK_HAS(e.text, "give --key-file");
 
     in_tmp(test_tmp_dir(), "keys", path);
     CHECK_INT(io_unlink(path, &e), 0);
     CHECK_INT(io_write_file(path, "# of the test\nopen-sesame\n", 26, &e), 0);
     CHECK_INT(keys_open(&keys, path, &e), 0);
-    CHECK_INT(share_http_open(&h, "0.0.0.0", 0, &keys, &versions, &e), 0);
+    CHECK_INT(share_http_open(&h, &(struct share_http_opts){ .host = "0.0.0.0", .keys = &keys }, &versions,
+                              &e),
+              0);
     publish("step-5", 5, 2);
     getifaddrs(&all);
     for (struct ifaddrs *a = all; a; a = a->ifa_next)
@@ -229,4 +235,78 @@ TEST(other_machines_need_a_key_and_a_server_for_them_needs_a_file_of_keys)
     share_http_close(h);
     versions_close(&versions);
     keys_close(&keys);
+}
+
+/* Opens the checkpoint as ranks do that follow its URL. */
+static struct ckpt *open_shared(int alone)
+{
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    CHECK_INT(ckpt_open(&c, url, &(struct ckpt_open_opts){ .in_memory = 1, .alone = alone }, &e), 0);
+    return c;
+}
+
+TEST(a_reader_of_this_machine_opens_the_servers_own_files_and_keeps_the_version_that_it_opened)
+{
+    struct err e = { 0 };
+    begin();
+    publish("step-5", 5, N_SPECS);
+    struct ckpt *c = open_shared(0);
+    CHECK(ckpt_is_shared(c));
+    CHECK_HAS(ckpt_version(c), "5-");
+    publish("step-6", 6, 2);
+    for (int i = 0; i < ckpt_n_tensors(c); i++)
+        CHECK_INT(read_tensor(c, i, &e), 0);
+    CHECK_INT(ckpt_received(c), 0);
+    CHECK(ckpt_bytes_read(c) > 0);
+    struct box all = box_whole(ckpt_tensor(c, 0)->n_dims, ckpt_tensor(c, 0)->shape);
+    struct ckpt_place place;
+    CHECK_INT(ckpt_locate(c, 0, &all, 0, &place), 0); /* a trainer's memory is not computed from */
+    ckpt_close(c);
+    end();
+}
+
+TEST(a_server_that_names_no_files_sends_their_bytes_to_one_reader_without_a_cache)
+{
+    struct err e = { 0 };
+    apart = 1;
+    begin();
+    apart = 0;
+    publish("step-5", 5, N_SPECS);
+    struct ckpt *c = open_shared(1);
+    CHECK(!ckpt_is_shared(c));
+    CHECK_INT(ckpt_cache(c), 0);
+    for (int i = 0; i < ckpt_n_tensors(c); i++)
+        CHECK_INT(read_tensor(c, i, &e), 0);
+    CHECK(ckpt_received(c) > 0);
+    ckpt_close(c);
+    c = open_shared(0); /* several share what one of them receives */
+    CHECK(ckpt_cache(c) != 0);
+    CHECK_INT(read_tensor(c, 0, &e), 0);
+    ckpt_close(c);
+    end();
+}
+
+TEST(a_file_that_is_not_the_one_named_is_not_opened)
+{
+    struct err e = { 0 };
+    char path[512], name[SAME_MACHINE_BYTES], other[SAME_MACHINE_BYTES + 8];
+    in_tmp(test_tmp_dir(), "named", path);
+    CHECK_INT(io_write_file(path, "12345", 5, &e), 0);
+    int fd = io_open_read(path, &e), got = -1;
+    CHECK(fd >= 0 && same_machine_name(fd, name));
+    CHECK((got = same_machine_open(name, 5)) >= 0);
+    io_close(got);
+    CHECK_INT(same_machine_open(name, 6), -1);
+    snprintf(other, sizeof other, "%s0", name); /* another inode */
+    CHECK_INT(same_machine_open(other, 5), -1);
+    snprintf(other, sizeof other, "%s x", name);
+    CHECK_INT(same_machine_open(other, 5), -1);
+    CHECK_INT(same_machine_open("", 5), -1);
+    CHECK_INT(same_machine_open("/etc/passwd", 5), -1);
+    io_close(fd);
+    CHECK_INT(same_machine_open(name, 5), -1);
+    fd = io_open_read("/dev/null", &e);
+    CHECK(!same_machine_name(fd, name));
+    io_close(fd);
 }
