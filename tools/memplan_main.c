@@ -11,13 +11,14 @@
 #include "store/sidecar.h"
 #include "train/layout_plan.h"
 #include "train/lora/lora_spec.h"
+#include "tools/memplan_lab.h"
 #include "tools/memplan_sim.h"
 
 struct memplan_opts {
     const char *params, *model, *lora;
     int64_t virtual_stages, gpus, threads, tp, pp, cp, cp_grain, dp, ep, zero, micro, seq_len, batch, memory;
     double expert_buffer;
-    int64_t disk;
+    int64_t disk, calibrate_ranks;
     double tflops;
     int sp, dtype, recompute, pipeline, offload, offload_grads, offload_params;
     struct memplan_sim sim; /* --simulate */
@@ -86,6 +87,8 @@ static const struct opt table[] = {
     { OPT_TEXT,   "simulate",       AT(sim.name),       NULL,   "CLUSTER|FILE.toml",
       "predict a step's time on one of " CLUSTER_PRESETS ", or on a cluster in a file; a search ranks by it",
       0, 0, 0, CLUSTER_PRESETS },
+    { OPT_TEXT,   "ops",            AT(sim.ops),        NULL,   "TRACE.json",
+      "seconds of kernels from a file of ptrain --trace, of one layer or more at these shapes", 0, 0, 0 },
     { OPT_SIZE,   "train-tokens",   AT(sim.tokens),     "0",    "N",
       "of the whole job, for its days, energy and money", 0, 0, 0 },
     { OPT_FLOAT,  "save-every",     AT(sim.save_every_s), "0",  "S",
@@ -108,7 +111,9 @@ static const struct opt table[] = {
     { OPT_FLOAT,  "serve-first",    AT(sim.first_s),    "0",    "S",
       "most seconds to the first token (0: any)", 0, 1e6, 0 },
     { OPT_TEXT,   "calibrate",      AT(sim.calibrate),  NULL,   "FILE.toml",
-      "measure single operations of --model on this machine, and write a cluster", 0, 0, 0 },
+      "measure single operations of --model here, for up to --gpus ranks, and write a cluster", 0, 0, 0 },
+    { OPT_INT,    "calibrate-ranks", AT(calibrate_ranks), "0",  "N",
+      "print seconds of collectives of N ranks here: what --calibrate does with them", 0, 4096, 0 },
     { OPT_FLOAT,  "fit",            AT(sim.fit_s),      "0",    "S",
       "seconds that this layout's step was measured with: fit the cluster's file to them", 0, 1e6, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
@@ -613,17 +618,25 @@ int main(int argc, char **argv)
     memset(&c, 0, sizeof c);
     o.adapted = NULL;
     o.n_adapted = 0;
+    if (o.calibrate_ranks) {
+        rc = lab_rank((int)o.calibrate_ranks, argv, &e);
+        goto out;
+    }
     TRY(check_offload(&o, &e));
-    TRY(memplan_sim_open(&o.sim, &e));
+    TRY(memplan_sim_open(&o.sim, o.dtype == DT_F32 ? SIM_F32 : SIM_BF16, o.seq_len, &e));
     if (o.sim.name && !opt_given(&program, given, "memory"))
         o.memory = (int64_t)o.sim.cluster.hbm_bytes;
     TRY(read_model(&o, &c, &params, &e));
     if (o.sim.calibrate || o.sim.load) {
         rc = o.model ? 0 : err_set(&e, ERR_USAGE, "--calibrate and --serve-load need a model: give --model");
+        struct memplan_calibration how = { &c, o.seq_len,
+                                           o.batch   ? o.micro
+                                           : o.micro ? o.micro
+                                                     : 1,
+                                           o.batch, (int)o.gpus };
         if (rc >= 0)
-            rc = o.sim.calibrate
-                     ? memplan_calibrate(o.sim.calibrate, &c, (o.micro ? o.micro : 1) * o.seq_len, &e)
-                     : memplan_sim_serve(&o.sim, &c, params.all, &e);
+            rc = o.sim.calibrate ? memplan_calibrate(o.sim.calibrate, &how, &e)
+                                 : memplan_sim_serve(&o.sim, &c, params.all, &e);
     } else if (!o.tp && !o.pp && !o.cp && !o.dp && o.zero < 0 && o.model)
         rc = search(&o, &c, params.active, &e);
     else

@@ -10,14 +10,16 @@
 
 enum { MOST_SPANS = 200000, MOST_POINTS = 16 };
 
-int memplan_sim_open(struct memplan_sim *s, struct err *e)
+int memplan_sim_open(struct memplan_sim *s, enum sim_dtype dtype, int64_t seq_len, struct err *e)
 {
-    if (s->name)
-        return cluster_open(&s->cluster, s->name, e);
-    if (s->tokens || s->trace || s->scale || s->sites > 1 || s->slow_stages)
+    if (s->name) {
+        int rc = cluster_open(&s->cluster, s->name, e);
+        return rc >= 0 && s->ops ? memplan_ops_read(&s->cluster, s->ops, dtype, seq_len, e) : rc;
+    }
+    if (s->tokens || s->ops || s->trace || s->scale || s->sites > 1 || s->slow_stages)
         return err_set(
             e, ERR_USAGE,
-            "--train-tokens, --sites, --slow-stages, --trace-out and --scale-out need a clock: add "
+            "--train-tokens, --sites, --slow-stages, --ops, --trace-out and --scale-out need a clock: add "
             "--simulate h100, or a cluster file");
     return 0;
 }
@@ -153,7 +155,9 @@ out:
 int memplan_sim_fit(struct memplan_sim *s, const struct layout_spec *a, struct err *e)
 {
     struct layout_plan p;
-    double low = 1e-3, high = 1000, step_s = 0, mfu;
+    int measured = s->cluster.n_ops > 0;
+    double low = measured ? 0.01 : 1e-3, high = measured ? 100 : 1000, step_s = 0, mfu;
+    double *fitted = measured ? &s->cluster.measured : &s->cluster.engine.row_bytes;
     const char *why;
     char *text = NULL;
     size_t n;
@@ -164,13 +168,13 @@ int memplan_sim_fit(struct memplan_sim *s, const struct layout_spec *a, struct e
                        s->name);
     TRY(layout_plan_make(&p, a, NULL, e));
     for (int i = 0; i < 60; i++) {
-        s->cluster.engine.row_bytes = (low + high) / 2;
+        *fitted = (low + high) / 2;
         if (memplan_sim_judge(s, a, &p, &step_s, &mfu, &why) < 0)
             break;
-        *(step_s < s->fit_s ? &low : &high) = s->cluster.engine.row_bytes;
+        *(step_s < s->fit_s ? &low : &high) = *fitted;
     }
     if (!(step_s > 0.99 * s->fit_s && step_s < 1.01 * s->fit_s)) {
-        rc = err_set(e, ERR_USAGE, "--fit %g: a step takes %.4g s whatever rows cost: was it measured here",
+        rc = err_set(e, ERR_USAGE, "--fit %g: a step takes %.4g s, whatever is fitted: was it measured here",
                      s->fit_s, step_s);
         goto out;
     }
@@ -182,7 +186,8 @@ int memplan_sim_fit(struct memplan_sim *s, const struct layout_spec *a, struct e
     cluster_write(&s->cluster, out);
     fclose(out);
     TRY(memplan_write(s->name, text, n, e));
-    printf("fitted       rows cost %.4g times a copy; written to %s\n", s->cluster.engine.row_bytes, s->name);
+    printf("fitted       %s %.4g times %s; written to %s\n", measured ? "a step takes" : "rows cost", *fitted,
+           measured ? "its measured calls" : "a copy", s->name);
 out:
     free(text);
     return rc;

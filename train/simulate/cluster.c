@@ -10,14 +10,28 @@
 #define AT(member) offsetof(struct cluster, member)
 #define IN_LEVEL(member) offsetof(struct cluster_level, member)
 #define IN_PRODUCT(member) offsetof(struct cluster_product, member)
+#define IN_OP(member) offsetof(struct cluster_op, member)
+#define IN_COLLECTIVE(member) offsetof(struct cluster_collective, member)
 #define NEEDED (-1.0)
 
-enum section { TOP, DEVICE, NETWORK, STORAGE, JOB, ENGINE, PRODUCT, N_SECTIONS };
+enum section { TOP, DEVICE, NETWORK, STORAGE, JOB, ENGINE, PRODUCT, OP, COLLECTIVE, N_SECTIONS };
+/* repeated: at most so many, of `size` bytes each from `at` on, counted at `count`. */
 static const struct {
     const char *name;
     int repeated;
-} sections[N_SECTIONS] = { { "", 0 },    { "device", 0 }, { "network", 1 }, { "storage", 0 },
-                           { "job", 0 }, { "engine", 0 }, { "product", 1 } };
+    size_t at, size, count;
+} sections[N_SECTIONS] = {
+    [TOP] = { "", 0, 0, 0, 0 },
+    [DEVICE] = { "device", 0, 0, 0, 0 },
+    [NETWORK] = { "network", CLUSTER_LEVELS, AT(level), sizeof(struct cluster_level), AT(n_levels) },
+    [STORAGE] = { "storage", 0, 0, 0, 0 },
+    [JOB] = { "job", 0, 0, 0, 0 },
+    [ENGINE] = { "engine", 0, 0, 0, 0 },
+    [PRODUCT] = { "product", CLUSTER_PRODUCTS, AT(product), sizeof(struct cluster_product), AT(n_products) },
+    [OP] = { "op", CLUSTER_OPS, AT(op), sizeof(struct cluster_op), AT(n_ops) },
+    [COLLECTIVE] = { "collective", CLUSTER_COLLECTIVES, AT(collective), sizeof(struct cluster_collective),
+                     AT(n_collectives) },
+};
 
 /* clang-format off */
 /* section, key, member, least, most, value where the file has none (NEEDED: it must have one) */
@@ -42,6 +56,7 @@ static const struct key {
     { DEVICE,  "hbm_bytes_per_s",    AT(hbm_bytes_per_s),    1e6,   1e15, NEEDED },
     { DEVICE,  "hbm_bytes",          AT(hbm_bytes),          1e6,   1e15, NEEDED },
     { DEVICE,  "kernel_s",           AT(kernel_s),           0,     1,    0 },
+    { DEVICE,  "measured",           AT(measured),           0.01,  100,  1 },
     { DEVICE,  "watts",              AT(watts),              0,     1e6,  0 },
     { DEVICE,  "idle_watts",         AT(idle_watts),         0,     1e6,  0 },
     { DEVICE,  "price_per_hour",     AT(price_per_hour),     0,     1e6,  0 },
@@ -79,18 +94,55 @@ static const struct key {
     { PRODUCT, "n",                  IN_PRODUCT(n),          1,     1e9,  NEEDED },
     { PRODUCT, "k",                  IN_PRODUCT(k),          1,     1e9,  NEEDED },
     { PRODUCT, "flops_per_s",        IN_PRODUCT(flops_per_s), 1e3,  1e18, NEEDED },
+    { OP,      "rows",               IN_OP(rows),            1,     1e15, NEEDED },
+    { OP,      "cols",               IN_OP(cols),            0,     1e9,  0 },
+    { OP,      "other",              IN_OP(other),           0,     1e9,  0 },
+    { OP,      "seq_len",            IN_OP(seq_len),         0,     1e9,  0 },
+    { OP,      "seconds",            IN_OP(seconds),         0,     1e6,  NEEDED },
+    { OP,      "alone_s",            IN_OP(alone_s),         0,     1e6,  0 },
+    { OP,      "all_s",              IN_OP(all_s),           0,     1e6,  0 },
+    { COLLECTIVE, "ranks",           IN_COLLECTIVE(ranks),   2,     1e6,  NEEDED },
+    { COLLECTIVE, "bytes",           IN_COLLECTIVE(bytes),   0,     1e15, NEEDED },
+    { COLLECTIVE, "seconds",         IN_COLLECTIVE(seconds), 0,     1e6,  NEEDED },
 };
 /* clang-format on */
 enum { N_KEYS = sizeof keys / sizeof *keys };
-static const char *const dtypes[SIM_DTYPES] = { "fp32", "bf16", "fp8" };
+static const char *const dtypes[] = { "fp32", "bf16", "fp8", NULL };
+static const char *const collectives[] = { "all-reduce", "reduce-scatter", "gather", NULL };
+#define K(name) #name,
+static const char *const ops[] = { SIM_OP_LIST(K) NULL };
+#undef K
+/* Keys whose value is one of a list; every one is needed. */
+static const struct word {
+    enum section in;
+    const char *name;
+    size_t at;
+    const char *const *list;
+    const char *say;
+} words[] = {
+    { PRODUCT, "dtype", IN_PRODUCT(dtype), dtypes, "a dtype is \"fp32\", \"bf16\" or \"fp8\"" },
+    { OP, "dtype", IN_OP(dtype), dtypes, "a dtype is \"fp32\", \"bf16\" or \"fp8\"" },
+    { OP, "name", IN_OP(name), ops, "no such kernel: docs/simulator.md lists them" },
+    { COLLECTIVE, "kind", IN_COLLECTIVE(kind), collectives,
+      "a collective is \"all-reduce\", \"reduce-scatter\" or \"gather\"" },
+};
+enum { N_WORDS = sizeof words / sizeof *words };
+
+const char *cluster_op_name(enum sim_op op) { return ops[op]; }
+int cluster_op_of(const char *name, size_t n)
+{
+    for (int i = 0; ops[i]; i++)
+        if (strlen(ops[i]) == n && !memcmp(ops[i], name, n))
+            return i;
+    return -1;
+}
 
 struct reader {
     struct cluster *c;
     const char *what;
     int line;
     enum section in;
-    char seen[N_KEYS]; /* in this section */
-    int dtype_seen;    /* of this product */
+    char seen[N_KEYS], word_seen[N_WORDS]; /* in this section */
     struct err *e;
 };
 
@@ -99,26 +151,37 @@ static int refuse(const struct reader *r, const char *text, const char *word)
     return err_set(r->e, ERR_CONFIG, "%s: line %d: %s: %s", r->what, r->line, word, text);
 }
 
+static int *count_of(const struct reader *r) { return (int *)((char *)r->c + sections[r->in].count); }
+
 /* The struct that the members of a section are in. */
 static char *base_of(const struct reader *r)
 {
-    if (r->in == NETWORK)
-        return (char *)&r->c->level[r->c->n_levels - 1];
-    return r->in == PRODUCT ? (char *)&r->c->product[r->c->n_products - 1] : (char *)r->c;
+    return sections[r->in].repeated
+               ? (char *)r->c + sections[r->in].at + sections[r->in].size * (size_t)(*count_of(r) - 1)
+               : (char *)r->c;
+}
+
+static int missing(const struct reader *r, const char *key)
+{
+    return err_set(r->e, ERR_CONFIG, "%s: line %d: the [[%s]] that ends here has no %s: add it", r->what,
+                   r->line, sections[r->in].name, key);
 }
 
 /* Whether the section that ends here has all that it needs; fills what it may leave out. */
 static int end_section(struct reader *r)
 {
+    if (!sections[r->in].repeated)
+        return 0;
     for (int i = 0; i < N_KEYS; i++) {
-        if (keys[i].in != r->in || r->seen[i] || !sections[r->in].repeated)
+        if (keys[i].in != r->in || r->seen[i])
             continue;
-        return err_set(r->e, ERR_CONFIG, "%s: line %d: the [[%s]] that ends here has no %s: add it", r->what,
-                       r->line, sections[r->in].name, keys[i].name);
+        if (keys[i].otherwise < 0)
+            return missing(r, keys[i].name);
+        memcpy(base_of(r) + keys[i].at, &keys[i].otherwise, sizeof(double));
     }
-    if (r->in == PRODUCT && !r->dtype_seen)
-        return err_set(r->e, ERR_CONFIG, "%s: line %d: the [[product]] that ends here has no dtype: add it",
-                       r->what, r->line);
+    for (int i = 0; i < N_WORDS; i++)
+        if (words[i].in == r->in && !r->word_seen[i])
+            return missing(r, words[i].name);
     return 0;
 }
 
@@ -135,25 +198,26 @@ static int begin_section(struct reader *r, char *word)
         if (n != len + 2 + 2 * (size_t)twice || strncmp(word + 1 + twice, sections[s].name, len) ||
             strcmp(word + 1 + twice + len, twice ? "]]" : "]"))
             continue;
-        if (twice != sections[s].repeated)
+        if (twice != (sections[s].repeated > 0))
             return refuse(r,
                           sections[s].repeated ? "there may be several: write [[ ]]"
                                                : "there is one: write [ ]",
                           word);
         r->in = (enum section)s;
-        r->dtype_seen = 0;
-        if (s == NETWORK && r->c->n_levels++ == CLUSTER_LEVELS)
-            return refuse(r, "more than 4 levels of network: join two", word);
-        if (s == PRODUCT && r->c->n_products++ == CLUSTER_PRODUCTS)
-            return refuse(r, "more than 512 measured products: leave some out", word);
+        if (twice && *count_of(r) == sections[s].repeated)
+            return err_set(r->e, ERR_CONFIG, "%s: line %d: %s: more than %d of them: leave some out", r->what,
+                           r->line, word, sections[s].repeated);
+        *count_of(r) += twice;
+        memset(r->word_seen, 0, sizeof r->word_seen);
         for (int i = 0; i < N_KEYS && twice; i++)
             if (keys[i].in == r->in)
                 r->seen[i] = 0;
         return 0;
     }
-    return refuse(
-        r, "no such section: there are [device], [[network]], [storage], [job], [engine] and [[product]]",
-        word);
+    return refuse(r,
+                  "no such section: there are [device], [[network]], [storage], [job], [engine], "
+                  "[[product]], [[op]] and [[collective]]",
+                  word);
 }
 
 /* A number, or a string with a suffix ("80GB"). */
@@ -183,17 +247,27 @@ static int read_number(const struct reader *r, const struct key *k, char *text, 
     return 0;
 }
 
-static int read_dtype(struct reader *r, const char *value)
+/* Returns 0: the key is none of words[]. */
+static int read_word(struct reader *r, const char *name, const char *value)
 {
-    for (int d = 0; d < SIM_DTYPES; d++) {
-        size_t n = strlen(dtypes[d]);
-        if (value[0] == '"' && !strncmp(value + 1, dtypes[d], n) && !strcmp(value + 1 + n, "\"")) {
-            r->c->product[r->c->n_products - 1].dtype = (enum sim_dtype)d;
-            r->dtype_seen = 1;
-            return 0;
+    size_t n = strlen(value);
+    for (int i = 0; i < N_WORDS; i++) {
+        if (words[i].in != r->in || strcmp(words[i].name, name))
+            continue;
+        if (r->word_seen[i])
+            return refuse(r, "it is there twice: leave one out", name);
+        for (int k = 0; words[i].list[k]; k++) {
+            size_t len = strlen(words[i].list[k]);
+            if (n != len + 2 || value[0] != '"' || value[n - 1] != '"' ||
+                memcmp(value + 1, words[i].list[k], len))
+                continue;
+            memcpy(base_of(r) + words[i].at, &k, sizeof k);
+            r->word_seen[i] = 1;
+            return 1;
         }
+        return refuse(r, words[i].say, value);
     }
-    return refuse(r, "a dtype is \"fp32\", \"bf16\" or \"fp8\"", value);
+    return 0;
 }
 
 static int read_name(struct reader *r, const char *value)
@@ -211,15 +285,16 @@ static int read_value(struct reader *r, const char *name, char *value)
     double x = 0;
     if (r->in == TOP && !strcmp(name, "name"))
         return read_name(r, value);
-    if (r->in == PRODUCT && !strcmp(name, "dtype"))
-        return read_dtype(r, value);
+    int rc = read_word(r, name, value);
+    if (rc)
+        return rc < 0 ? rc : 0;
     for (int i = 0; i < N_KEYS; i++) {
         if (keys[i].in != r->in || strcmp(keys[i].name, name))
             continue;
         if (r->seen[i])
             return refuse(r, "it is there twice: leave one out", name);
         r->seen[i] = 1;
-        int rc = read_number(r, &keys[i], value, &x);
+        rc = read_number(r, &keys[i], value, &x);
         memcpy(base_of(r) + keys[i].at, &x, sizeof x);
         return rc;
     }
@@ -327,6 +402,29 @@ out:
     return rc;
 }
 
+static void write_repeated(const struct cluster *c, enum section s, FILE *out)
+{
+    int n, word;
+    double x;
+    memcpy(&n, (const char *)c + sections[s].count, sizeof n);
+    for (int at = 0; at < n; at++) {
+        const char *base = (const char *)c + sections[s].at + sections[s].size * (size_t)at;
+        fprintf(out, "\n[[%s]]\n", sections[s].name);
+        for (int i = 0; i < N_WORDS; i++)
+            if (words[i].in == s) {
+                memcpy(&word, base + words[i].at, sizeof word);
+                fprintf(out, "%s = \"%s\"\n", words[i].name, words[i].list[word]);
+            }
+        for (int i = 0; i < N_KEYS; i++) {
+            if (keys[i].in != s)
+                continue;
+            memcpy(&x, base + keys[i].at, sizeof x);
+            if (keys[i].otherwise < 0 || x != keys[i].otherwise)
+                fprintf(out, "%s = %.9g\n", keys[i].name, x);
+        }
+    }
+}
+
 void cluster_write(const struct cluster *c, FILE *out)
 {
     enum section last = TOP;
@@ -341,12 +439,7 @@ void cluster_write(const struct cluster *c, FILE *out)
         memcpy(&x, (const char *)c + keys[i].at, sizeof x);
         fprintf(out, "%s = %.6g\n", keys[i].name, x);
     }
-    for (int i = 0; i < c->n_levels; i++)
-        fprintf(out, "\n[[network]]\nranks = %.9g\nalpha_s = %.6g\nbytes_per_s = %.6g\n", c->level[i].ranks,
-                c->level[i].alpha_s, c->level[i].bytes_per_s);
-    for (int i = 0; i < c->n_products; i++) {
-        const struct cluster_product *p = &c->product[i];
-        fprintf(out, "\n[[product]]\ndtype = \"%s\"\nm = %.9g\nn = %.9g\nk = %.9g\nflops_per_s = %.6g\n",
-                dtypes[p->dtype], p->m, p->n, p->k, p->flops_per_s);
-    }
+    for (int s = 0; s < N_SECTIONS; s++)
+        if (sections[s].repeated)
+            write_repeated(c, (enum section)s, out);
 }

@@ -15,6 +15,8 @@
  *   n = 768
  *   k = 768
  *   flops_per_s = 9e11
+ *   [[op]]                            # a kernel of this engine, measured: docs/simulator.md
+ *   [[collective]]                    # a sum or a gather of the ranks of one machine, measured
  *
  * docs/simulator.md lists every key. */
 #ifndef SHARDLINE_TRAIN_SIMULATE_CLUSTER_H
@@ -24,8 +26,19 @@
 #include "base/err.h"
 
 #define CLUSTER_PRESETS "a100|h100|h800|b200"
-enum { CLUSTER_LEVELS = 4, CLUSTER_PRODUCTS = 512 };
+enum { CLUSTER_LEVELS = 4, CLUSTER_PRODUCTS = 512, CLUSTER_OPS = 2048, CLUSTER_COLLECTIVES = 128 };
 enum sim_dtype { SIM_F32, SIM_BF16, SIM_FP8, SIM_DTYPES };
+/* Kernels of a layer, the embedding, the head and the update, by their names in a trace; copy: dev_copy. */
+/* clang-format off */
+#define SIM_OP_LIST(K) \
+    K(linear) K(linear_dx) K(linear_dw) K(linear_pack) K(rms_norm) K(rms_norm_dx) K(rms_norm_dw) \
+    K(rope_store) K(rope_dx) K(attn) K(attn_dx) K(swiglu) K(swiglu_dx) K(add_rounded) K(round_to) K(copy) \
+    K(embed) K(embed_dw) K(ce_max) K(ce_sum) K(ce_dx) K(adamw) K(sum_squares)
+/* clang-format on */
+#define K(name) SIM_OP_##name,
+enum sim_op { SIM_OP_LIST(K) SIM_OPS };
+#undef K
+enum sim_collective { SIM_ALL_REDUCE, SIM_REDUCE_SCATTER, SIM_GATHER, SIM_COLLECTIVES };
 
 struct cluster_level {
     double ranks, alpha_s, bytes_per_s;
@@ -33,6 +46,22 @@ struct cluster_level {
 struct cluster_product {
     enum sim_dtype dtype;
     double m, n, k, flops_per_s;
+};
+/* A measured call. rows, cols, other: as a trace has them, other 0: none (linear: outputs, then inputs;
+ * linear_dx: inputs, then outputs; linear_pack: outputs, inputs; adamw, sum_squares, round_to: elements). */
+struct cluster_op {
+    enum sim_op name;
+    enum sim_dtype dtype;
+    double rows, cols, other, seq_len;
+    double seconds; /* of one thread while every other core computes the same */
+    double alone_s; /* of one thread while other cores rest; 0: as seconds */
+    double all_s;   /* of one thread a core, together; 0: seconds by cores */
+};
+/* bytes: of the whole buffer of a rank. ranks: all on one machine; seconds: on its clock, whatever the number
+ * of its cores. */
+struct cluster_collective {
+    enum sim_collective kind;
+    double ranks, bytes, seconds;
 };
 /* How an engine works: facts of the engine, none of a single run. All 0: this project's engine. Switches are
  * 0 or 1, shares from 0 to 1. */
@@ -73,6 +102,7 @@ struct cluster {
     double hbm_bytes_per_s;               /* that kernels of rows reach */
     double hbm_bytes;                     /* of a device */
     double kernel_s;                      /* from one kernel to the next */
+    double measured;                      /* times that measured calls take inside of a step; fitted */
     double watts, idle_watts;             /* of a device with its share of the machine */
     double price_per_hour;                /* of a device */
     int n_levels;
@@ -87,6 +117,10 @@ struct cluster {
     struct sim_engine engine;
     int n_products;
     struct cluster_product product[CLUSTER_PRODUCTS];
+    int n_ops;
+    struct cluster_op op[CLUSTER_OPS];
+    int n_collectives;
+    struct cluster_collective collective[CLUSTER_COLLECTIVES];
 };
 
 /* Reads a cluster from TOML text, ended by 0. what: its name, for messages. ERR_CONFIG: one line that names
@@ -98,5 +132,8 @@ int cluster_open(struct cluster *c, const char *name, struct err *e);
 const char *cluster_preset(const char *name);
 /* Writes what cluster_parse() reads. */
 void cluster_write(const struct cluster *c, FILE *out);
+/* The name of a kernel, and the kernel of a name: -1: none. */
+const char *cluster_op_name(enum sim_op op);
+int cluster_op_of(const char *name, size_t n);
 
 #endif

@@ -44,21 +44,61 @@ static double flat(const struct cluster *c, struct net_group g, double bytes)
     return most + alpha;
 }
 
+/* ---- measured collectives ---- */
+
+/* Whether p is nearer to `ranks` than q is. */
+static int is_nearer(const struct cluster_collective *p, const struct cluster_collective *q, double ranks)
+{
+    return !q || fabs(log(p->ranks / ranks)) < fabs(log(q->ranks / ranks));
+}
+
+/* Seconds of a core that a rank needs, between the two nearest sizes; -1: nothing is measured, or the group
+ * has ranks on several machines. */
+static double measured(const struct cluster *c, enum sim_collective kind, struct net_group g, double bytes)
+{
+    const struct cluster_collective *best = NULL, *below = NULL, *above = NULL;
+    if (inside(c, 0, g) < g.size)
+        return -1;
+    for (int i = 0; i < c->n_collectives; i++)
+        if (c->collective[i].kind == kind && is_nearer(&c->collective[i], best, g.size))
+            best = &c->collective[i];
+    for (int i = 0; best && i < c->n_collectives; i++) {
+        const struct cluster_collective *p = &c->collective[i];
+        if (p->kind != kind || p->ranks != best->ranks)
+            continue;
+        if (p->bytes <= bytes && (!below || p->bytes > below->bytes))
+            below = p;
+        if (p->bytes >= bytes && (!above || p->bytes < above->bytes))
+            above = p;
+    }
+    if (!below && !above)
+        return -1;
+    double s = below ? below->seconds : above->seconds;
+    if (below && above && above->bytes > below->bytes)
+        s += (above->seconds - below->seconds) * (bytes - below->bytes) / (above->bytes - below->bytes);
+    else if (below && bytes > 0 && below->bytes > 0)
+        s *= bytes / below->bytes; /* beyond what was measured */
+    return s * (c->cores > 0 && c->cores < best->ranks ? c->cores / best->ranks : 1);
+}
+
 double net_reduce_scatter(const struct cluster *c, struct net_group g, double bytes, enum net_way way)
 {
     if (g.size <= 1 || bytes <= 0)
         return 0;
-    return way == NET_TREE ? flat(c, g, bytes) : nested(c, g, bytes, way == NET_RING);
+    double s = measured(c, SIM_REDUCE_SCATTER, g, bytes);
+    return s >= 0 ? s : way == NET_TREE ? flat(c, g, bytes) : nested(c, g, bytes, way == NET_RING);
 }
 
 double net_all_gather(const struct cluster *c, struct net_group g, double bytes)
 {
-    return g.size <= 1 || bytes <= 0 ? 0 : nested(c, g, bytes, 0);
+    double s = g.size <= 1 || bytes <= 0 ? 0 : measured(c, SIM_GATHER, g, bytes);
+    return s >= 0 ? s : nested(c, g, bytes, 0);
 }
 
 double net_all_reduce(const struct cluster *c, struct net_group g, double bytes, enum net_way way)
 {
-    return net_reduce_scatter(c, g, bytes, way) + net_all_gather(c, g, bytes);
+    double s = g.size <= 1 || bytes <= 0 ? 0 : measured(c, SIM_ALL_REDUCE, g, bytes);
+    return s >= 0 ? s : net_reduce_scatter(c, g, bytes, way) + net_all_gather(c, g, bytes);
 }
 
 double net_all_to_all(const struct cluster *c, struct net_group g, double bytes, double nodes, double copies)

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 #include "model/family.h"
+#include "train/simulate/op_measured.h"
 
 double op_sum(const struct op_times *t)
 {
@@ -50,13 +51,20 @@ static double row_el(const struct sim_run *r) { return r->dtype == SIM_F32 ? 4 :
 /* Attention, head and router: not in 8 bits. */
 static enum sim_dtype wide(const struct sim_run *r) { return r->dtype == SIM_F32 ? SIM_F32 : SIM_BF16; }
 
+static double threads_of(const struct sim_run *r) { return r->threads > 0 ? r->threads : 1; }
+
 double op_speed(const struct sim_run *r, const struct cluster *c)
 {
-    double threads = r->threads > 0 ? r->threads : 1, ranks = sim_ranks(r);
+    double threads = threads_of(r);
+    return c->cores <= 0 ? 1 : threads < c->cores ? threads : c->cores;
+}
+
+double op_share(const struct sim_run *r, const struct cluster *c, int stages)
+{
+    double ranks = sim_ranks(r), used = op_speed(r, c);
     double here = c->level[0].ranks > 0 && c->level[0].ranks < ranks ? c->level[0].ranks : ranks;
-    if (c->cores <= 0)
-        return 1;
-    return threads < c->cores / here ? threads : c->cores / here;
+    used *= here * stages / r->pp;
+    return c->cores <= 0 || used <= c->cores ? 1 : c->cores / used;
 }
 
 /* ---- products ---- */
@@ -161,7 +169,7 @@ static void add_tp(struct op_part *p)
 {
     const struct sim_run *r = p->r;
     struct net_group g = { r->tp, 1 };
-    double el = p->tokens * (double)r->cfg->hidden, exposed = (1 - r->engine.tp_hidden) / p->speed;
+    double el = p->tokens * (double)r->cfg->hidden, exposed = 1 - r->engine.tp_hidden;
     double sum = el * (r->engine.sum_bytes > 0 ? r->engine.sum_bytes : 4);
     double gather = net_all_gather(p->c, g, el * row_el(r));
     double one = r->sp ? net_reduce_scatter(p->c, g, sum, sim_way(r)) + gather
@@ -214,7 +222,7 @@ static void add_cp(struct op_part *p, double key_floats)
 {
     const struct sim_run *r = p->r;
     struct net_group g = { r->cp, r->tp };
-    double el = (double)(r->micro * r->seq_len) * key_floats, exposed = (1 - r->engine.cp_hidden) / p->speed;
+    double el = (double)(r->micro * r->seq_len) * key_floats, exposed = 1 - r->engine.cp_hidden;
     double sum = r->engine.ring ? row_el(r) : 4;
     double gather = net_all_gather(p->c, g, el * row_el(r));
     if (r->cp == 1)
@@ -273,7 +281,7 @@ static void add_dispatch(struct op_part *p, double rows)
     const struct sim_engine *g = &r->engine;
     struct net_group group = { r->ep, 1 };
     double bytes = rows * (double)r->cfg->hidden, chosen = (double)r->cfg->experts_per_token;
-    double exposed = (1 - g->ep_hidden) / p->speed;
+    double exposed = 1 - g->ep_hidden;
     double out = net_all_to_all(p->c, group, bytes * (g->ep_fp8 ? 1 : row_el(r)), g->ep_nodes, chosen);
     double back = net_all_to_all(p->c, group, bytes * row_el(r), g->ep_nodes, chosen);
     if (r->ep == 1)
@@ -349,6 +357,7 @@ void op_layer(struct part_times *t, const struct sim_run *r, const struct cluste
         t->forward.s[OP_ROWS] += r->engine.sync_s;
         t->backward_input.s[OP_ROWS] += r->engine.sync_s;
     }
+    op_measure(t, r, c, OP_LAYER);
     add_recompute(t, r);
 }
 
@@ -361,6 +370,9 @@ void op_embedding(struct part_times *t, const struct sim_run *r, const struct cl
     t->units = 1;
     if (r->tp > 1)
         add_tp(&p);
+    if (!r->engine.ring && !r->sp) /* backward every rank has all rows */
+        t->backward_input.s[OP_TP] = 0;
+    op_measure(t, r, c, OP_EMBEDDING);
 }
 
 void op_head(struct part_times *t, const struct sim_run *r, const struct cluster *c)
@@ -375,4 +387,9 @@ void op_head(struct part_times *t, const struct sim_run *r, const struct cluster
     t->units = 1;
     if (r->tp > 1)
         add_tp(&p);
+    if (!r->engine.ring && !r->sp) /* forward only largest logits and sums come together */
+        t->forward.s[OP_TP] = r->tp > 1 ? 2 * net_all_reduce(c, (struct net_group){ r->tp, 1 }, 4 * p.tokens,
+                                                             sim_way(r))
+                                        : 0;
+    op_measure(t, r, c, OP_HEAD);
 }

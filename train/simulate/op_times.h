@@ -35,7 +35,11 @@ void op_part_add(struct part_times *to, const struct part_times *t, double times
 void op_slow(struct part_times *t, double speed);
 /* Seconds of `groups` products [m][k] x [k][n]. */
 double op_product_s(const struct cluster *c, enum sim_dtype d, double groups, double m, double n, double k);
-/* How much faster than one thread of the cluster a rank is (1 where ranks have devices of their own). */
+/* How much faster than one thread of the cluster a rank is that has the cores to itself (1 where ranks have
+ * devices of their own). */
 double op_speed(const struct sim_run *r, const struct cluster *c);
+/* The share of that speed which a rank has while the ranks of so many pipeline stages compute: 1, or less
+ * where they are more threads than their machine has cores. */
+double op_share(const struct sim_run *r, const struct cluster *c, int stages);
 
 #endif

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "train/simulate/op_measured.h"
 
 const char *const clock_share_names[CLOCK_SHARES] = { "compute", "recompute", "tp",     "cp",
                                                       "ep",      "pp",        "bubble", "dp",
@@ -23,7 +24,8 @@ struct clock_stage {
     struct pipe_list list;
     int64_t at;
     double now, idle, sends;
-    double link[2]; /* when the wire up and the wire down are free */
+    double computed; /* seconds of its actions, longer than they would take alone where stages share cores */
+    double link[2];  /* when the wire up and the wire down are free */
     double end_sums;
     double update_s, gather_s;
 };
@@ -131,7 +133,6 @@ static void time_chunk(struct clock_chunk *k, const struct sim_run *r, const str
 {
     struct part_times one;
     int64_t first, end, V = (int64_t)r->pp * sim_chunks(r);
-    double speed = op_speed(r, c);
     clock_layers(r, virtual, &first, &end);
     for (int64_t l = first, like = -1; l < end; l++) {
         int same = like >= 0 && l < r->cfg->n_layers &&
@@ -153,9 +154,8 @@ static void time_chunk(struct clock_chunk *k, const struct sim_run *r, const str
 
     op_slow(&k->t, stage_speed(r, virtual));
     struct holders dense = dense_holders(r), experts = expert_holders(r);
-    k->sum_s = (sum_seconds(r, c, dense, k->t.dense) + sum_seconds(r, c, experts, k->t.experts)) / speed;
-    k->gather_s = (gather_seconds(r, c, dense, k->t.dense) + gather_seconds(r, c, experts, k->t.experts)) /
-                  speed;
+    k->sum_s = sum_seconds(r, c, dense, k->t.dense) + sum_seconds(r, c, experts, k->t.experts);
+    k->gather_s = gather_seconds(r, c, dense, k->t.dense) + gather_seconds(r, c, experts, k->t.experts);
     k->forward = op_sum(&k->t.forward);
     k->backward_input = op_sum(&k->t.backward_input);
     k->weight = op_sum(&k->t.backward_weight);
@@ -166,6 +166,8 @@ static void time_chunk(struct clock_chunk *k, const struct sim_run *r, const str
         double forward = not_hidden(k->gather_s, k->forward), backward = not_hidden(both, k->backward);
         if (!r->engine.dp_overlap)
             forward = k->gather_s, backward = both;
+        if (c->cores > 0) /* a rank's share of the packing, which a gather ends with */
+            forward += op_measured_pack(r, c, (k->t.dense + k->t.experts) / ((double)r->dp * r->cp));
         k->waits = forward + backward + unit;
         k->forward += forward + unit;
         k->backward += backward;
@@ -187,7 +189,7 @@ static void send(struct clock *k, int stage, int down, double *arrived)
     double el = r->dtype == SIM_F32 ? 4 : 2,
            rows = (double)(r->micro * r->seq_len) / r->cp / (r->sp ? r->tp : 1);
     double stride = (double)r->tp * r->cp * r->dp;
-    double took = net_send(k->c, stride, rows * (double)r->cfg->hidden * el) / op_speed(r, k->c);
+    double took = net_send(k->c, stride, rows * (double)r->cfg->hidden * el);
     double begin = s->link[down] > s->now ? s->link[down] : s->now;
     s->link[down] = *arrived = begin + took;
     if (r->engine.wait_sends) {
@@ -203,6 +205,20 @@ static double seconds_of(const struct clock_chunk *c, enum pipe_op op, char *wha
            : op == PIPE_BACKWARD       ? c->backward
            : op == PIPE_BACKWARD_INPUT ? c->backward_input
                                        : c->weight;
+}
+
+/* An action that computes has ended. */
+static void computed(struct clock *k, int stage, const struct pipe_act *a, double begin)
+{
+    struct clock_stage *s = &k->stage[stage];
+    struct clock_chunk *c = &s->chunk[a->chunk];
+    char what;
+    seconds_of(c, a->op, &what);
+    if (a->micro == k->micros - 1 && a->op != PIPE_FORWARD && a->op != PIPE_BACKWARD_INPUT)
+        c->last_begin = begin, c->last_end = s->now;
+    s->computed += s->now - begin;
+    keep_span(k, (struct clock_span){ stage, a->chunk, what, a->micro, begin, s->now });
+    k->events++;
 }
 
 /* Runs one action. Returns 0: its message is not there yet. */
@@ -226,13 +242,9 @@ static int act(struct clock *k, int stage, const struct pipe_act *a)
     case PIPE_SEND_X: send(k, stage, 0, arrival(k, k->x, virtual + 1, a->micro)); break;
     case PIPE_SEND_DX: send(k, stage, 1, arrival(k, k->dx, virtual - 1, a->micro)); break;
     default: {
-        struct clock_chunk *c = &s->chunk[a->chunk];
-        double begin = s->now, took = seconds_of(c, a->op, &what);
-        s->now += took;
-        if (a->micro == k->micros - 1 && a->op != PIPE_FORWARD && a->op != PIPE_BACKWARD_INPUT)
-            c->last_begin = begin, c->last_end = s->now;
-        keep_span(k, (struct clock_span){ stage, a->chunk, what, a->micro, begin, s->now });
-        k->events++;
+        double begin = s->now;
+        s->now += seconds_of(&s->chunk[a->chunk], a->op, &what);
+        computed(k, stage, a, begin);
     }
     }
     return 1;
@@ -259,15 +271,113 @@ static int run_schedule(struct clock *k, struct err *e)
     return 0;
 }
 
+/* ---- stages that share cores ---- */
+
+static int is_message(enum pipe_op op)
+{
+    return op == PIPE_RECV_X || op == PIPE_RECV_DX || op == PIPE_SEND_X || op == PIPE_SEND_DX;
+}
+
+/* Where a stage stands: at an action that computes, with so much of it left, or waiting. */
+struct sharer {
+    double left, begin; /* left < 0: it waits */
+};
+
+/* A stage goes on until it computes, or waits for a message that is on its way until *arrives (0: not yet).
+ */
+static void go_on(struct clock *k, int stage, double now, struct sharer *x, double *arrives)
+{
+    struct clock_stage *s = &k->stage[stage];
+    char what;
+    s->now = now;
+    for (; s->at < s->list.n; s->at++) {
+        const struct pipe_act *a = &s->list.act[s->at];
+        int64_t virtual = (int64_t)a->chunk * k->run->pp + stage;
+        if (!is_message(a->op)) {
+            *x = (struct sharer){ seconds_of(&s->chunk[a->chunk], a->op, &what), now };
+            return;
+        }
+        double *of = a->op == PIPE_RECV_X ? k->x : k->dx;
+        double at = a->op == PIPE_RECV_X || a->op == PIPE_RECV_DX ? *arrival(k, of, virtual, a->micro) : now;
+        if (at < 0 || at > now) {
+            if (at > now && (*arrives <= 0 || at < *arrives))
+                *arrives = at;
+            return;
+        }
+        act(k, stage, a);
+    }
+}
+
+/* All stages go on as far as they can: what one of them sends may let another go on. Returns how many are not
+ * at their end. */
+static int go_all_on(struct clock *k, double now, struct sharer *x, double *arrives)
+{
+    int left, moved;
+    do {
+        left = moved = 0;
+        *arrives = 0;
+        for (int i = 0; i < k->run->pp; i++) {
+            struct clock_stage *s = &k->stage[i];
+            int64_t was = s->at;
+            if (x[i].left < 0)
+                go_on(k, i, now, &x[i], arrives);
+            moved |= s->at != was;
+            left += s->at < s->list.n;
+        }
+    } while (moved);
+    return left;
+}
+
+/* The stages that compute share the cores evenly, until the first of them ends its action or a message
+ * arrives. */
+static int run_shared(struct clock *k, struct err *e)
+{
+    int pp = k->run->pp, left;
+    double now = 0, arrives;
+    struct sharer *x = malloc(sizeof *x * (size_t)pp);
+    if (!x)
+        return err_set(e, ERR_MEMORY, "no memory for %d stages", pp);
+    for (int i = 0; i < pp; i++)
+        x[i].left = -1;
+    while ((left = go_all_on(k, now, x, &arrives))) {
+        double least = -1;
+        int busy = 0;
+        for (int i = 0; i < pp; i++) {
+            busy += x[i].left >= 0;
+            least = x[i].left >= 0 && (least < 0 || x[i].left < least) ? x[i].left : least;
+        }
+        if (!busy && arrives <= 0)
+            break;
+        double share = busy ? op_share(k->run, k->c, busy) : 1, end = now + least / share;
+        double then = !busy || (arrives > 0 && arrives < end) ? arrives : end;
+        for (int i = 0; i < pp; i++) {
+            struct clock_stage *s = &k->stage[i];
+            double was = x[i].left;
+            if (was < 0)
+                continue;
+            x[i].left = was <= least && then >= end ? 0 : was - (then - now) * share;
+            if (x[i].left > 1e-12 * was)
+                continue;
+            s->now = then;
+            computed(k, i, &s->list.act[s->at++], x[i].begin);
+            x[i].left = -1;
+        }
+        now = then;
+    }
+    free(x);
+    return left ? err_set(e, ERR_INTERNAL, "a simulated schedule waits for ever") : 0;
+}
+
 /* Sums over dp: units become ready one after the other in a chunk's last backward, and queue. */
 static void end_of_stage(struct clock *k, int stage)
 {
     const struct sim_run *r = k->run;
     struct clock_stage *s = &k->stage[stage];
-    double queue = 0, params = 0, gathers = 0, slices;
+    double queue = 0, params = 0, all = 0, counted = 0, gathers = 0, slices;
+    double share = op_share(r, k->c, r->pp);
     for (int i = sim_chunks(r) - 1; i >= 0; i--) {
         struct clock_chunk *c = &s->chunk[i];
-        double units = c->t.units > 0 ? c->t.units : 1, took = r->zero == 3 ? 0 : c->sum_s / units;
+        double units = c->t.units > 0 ? c->t.units : 1, took = r->zero == 3 ? 0 : c->sum_s / units / share;
         double begin = r->engine.dp_overlap ? c->last_begin : s->now;
         double each = r->engine.dp_overlap ? (c->last_end - c->last_begin) / units : 0;
         for (double u = 1; u <= units && took > 0; u++) {
@@ -276,15 +386,22 @@ static void end_of_stage(struct clock *k, int stage)
         }
         if (took > 0)
             keep_span(k, (struct clock_span){ stage, i, 'S', 0, queue - took * units, queue });
-        gathers += r->zero == 1 || r->zero == 2 ? c->gather_s : 0;
-        slices = r->zero ? dense_holders(r).divide.size : 1;
-        params += c->t.dense / slices;
-        slices = r->zero ? expert_holders(r).divide.size : 1;
-        params += c->t.experts / slices;
+        gathers += r->zero == 1 || r->zero == 2 ? c->gather_s / share : 0;
+        slices = dense_holders(r).divide.size;
+        counted += c->t.dense / slices;
+        params += c->t.dense / (r->zero ? slices : 1);
+        slices = expert_holders(r).divide.size;
+        counted += c->t.experts / slices;
+        params += c->t.experts / (r->zero ? slices : 1);
+        all += c->t.dense + c->t.experts;
     }
     s->end_sums = queue > s->now ? queue : s->now;
     /* gradients, masters and two moments are read, masters, moments and weights written: 4 bytes each */
     s->update_s = (r->frozen ? 0.01 : 1) * params * (16 + 14) / k->c->hbm_bytes_per_s / op_speed(r, k->c);
+    /* ranks of a machine share what they pack; stage 3 packs what it gathers */
+    double packed = r->zero == 3 ? 0 : all / ((double)r->dp * r->cp);
+    double measured = op_measured_update(r, k->c, params, counted, packed);
+    s->update_s = (measured > 0 && !r->frozen ? measured : s->update_s) / share;
     /* beside the first forward pass there is as much time as it takes on the way up */
     s->gather_s = r->engine.gather_overlap ? not_hidden(gathers, s->chunk[0].forward) : gathers;
 }
@@ -313,18 +430,24 @@ static void share_out(struct clock_result *r, const struct clock *k, double end)
                                                    CLOCK_TP,      CLOCK_CP,      CLOCK_EP };
     for (int i = 0; i < run->pp; i++) {
         const struct clock_stage *s = &k->stage[i];
-        double used = 0;
+        double used = 0, alone = 0;
+        for (int j = 0; j < sim_chunks(run); j++) {
+            const struct clock_chunk *c = &s->chunk[j];
+            alone += (c->forward + c->backward_input + c->weight) * (double)k->micros;
+        }
+        double longer = alone > 0 && s->computed > alone ? s->computed / alone : 1,
+               n = longer * (double)k->micros;
         for (int j = 0; j < sim_chunks(run); j++) {
             const struct part_times *t = &s->chunk[j].t;
             struct op_times sum = t->forward;
             op_add(&sum, &t->backward_input, 1);
             op_add(&sum, &t->backward_weight, 1);
             for (int o = 0; o < OP_KINDS; o++)
-                r->share[of[o]] += sum.s[o] * (double)k->micros / run->pp;
-            r->share[CLOCK_COMPUTE] -= t->again * (double)k->micros / run->pp;
-            r->share[CLOCK_AGAIN] += t->again * (double)k->micros / run->pp;
-            r->share[CLOCK_DP] += s->chunk[j].waits * (double)k->micros / run->pp;
-            used += (op_sum(&sum) + s->chunk[j].waits) * (double)k->micros;
+                r->share[of[o]] += sum.s[o] * n / run->pp;
+            r->share[CLOCK_COMPUTE] -= t->again * n / run->pp;
+            r->share[CLOCK_AGAIN] += t->again * n / run->pp;
+            r->share[CLOCK_DP] += s->chunk[j].waits * n / run->pp;
+            used += (op_sum(&sum) + s->chunk[j].waits) * n;
         }
         r->share[CLOCK_PP] += s->sends / run->pp;
         r->share[CLOCK_DP] += (s->end_sums - s->now + s->gather_s) / run->pp;
@@ -427,7 +550,7 @@ int clock_step(struct clock_result *r, const struct sim_run *run, const struct c
     k.micros = sim_micros(run);
     k.shape = (struct pipe_shape){ run->schedule, run->pp, sim_chunks(run), k.micros };
     TRY(open_stages(&k, e));
-    TRY(run_schedule(&k, e));
+    TRY(c->cores > 0 ? run_shared(&k, e) : run_schedule(&k, e));
     for (int i = 0; i < run->pp; i++) {
         end_of_stage(&k, i);
         keep_end(&k, i);

@@ -4,17 +4,18 @@
 #include <string.h>
 
 /* What this engine does: sums in one order; blocking ones inside a machine first, those beside the backward
- * pass at once (comm/README.md). */
-static struct sim_engine own_engine(const struct layout_spec *a)
+ * pass at once (comm/README.md). Where ranks compute the sums themselves, on cores that they share, nothing
+ * hides. */
+static struct sim_engine own_engine(const struct layout_spec *a, const struct cluster *c)
 {
-    return (struct sim_engine){ .nested = !a->overlap, .dp_overlap = a->overlap };
+    return (struct sim_engine){ .nested = !a->overlap, .dp_overlap = a->overlap && c->cores <= 0 };
 }
 
 /* What kernels of rows cost is a fact of the cluster, too: it alone names no other engine. */
 static struct sim_engine engine_of(const struct layout_spec *a, const struct cluster *c)
 {
     static const struct sim_engine none;
-    struct sim_engine given = c->engine, own = own_engine(a);
+    struct sim_engine given = c->engine, own = own_engine(a, c);
     given.row_bytes = 0;
     own.row_bytes = c->engine.row_bytes;
     return memcmp(&given, &none, sizeof none) ? c->engine : own;

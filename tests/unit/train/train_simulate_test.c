@@ -2,6 +2,7 @@
  * against the world: train_published_test.c. */
 #include <math.h>
 #include "tests/test.h"
+#include "train/simulate/op_measured.h"
 #include "train/simulate/sim_job.h"
 #include "train/simulate/sim_move.h"
 #include "train/simulate/sim_picture.h"
@@ -15,6 +16,7 @@ static const char easy[] =
     "[[network]]\nranks = 0\nalpha_s = 0\nbytes_per_s = 1e5\n";
 #define DEVICE "[device]\nbf16_flops = 1e12\nefficiency = 0.5\nhbm_bytes_per_s = 1e9\nhbm_bytes = 1e9\n"
 #define WIRE "[[network]]\nranks = 0\nalpha_s = 0\nbytes_per_s = 1e9\n"
+#define OP "[[op]]\nname = \"linear\"\ndtype = \"fp32\"\n"
 
 static struct cluster cluster_of(const char *text)
 {
@@ -69,6 +71,23 @@ TEST(an_impossible_cluster_gets_one_line_with_its_key_and_value)
         { DEVICE WIRE "[[product]]\ndtype = \"int4\"\n", { "int4", "fp32" } },
         { DEVICE "idle_watts = 5\n" WIRE, { "idle_watts is 5", "watts 0" } },
         { "speed = 3\n" DEVICE WIRE, { "line 1: speed", "before the first section" } },
+        { DEVICE "measured = 0\n" WIRE, { "line 6: measured is 0", "from 0.01 to 100" } },
+        { DEVICE WIRE "[op]\n", { "[op]", "write [[ ]]" } },
+        { DEVICE WIRE OP "rows = 0\n", { "line 13: rows is 0", "from 1 to" } },
+        { DEVICE WIRE OP "rows = 4\ncols = -1\n", { "line 14: cols is -1", "from 0 to" } },
+        { DEVICE WIRE OP "rows = 4\nother = 1e10\n", { "other is 1e+10", "from 0 to" } },
+        { DEVICE WIRE OP "rows = 4\nseq_len = x\n", { "seq_len is x", "use a number" } },
+        { DEVICE WIRE OP "rows = 4\nseconds = 1e7\n", { "seconds is 1e+07", "from 0 to" } },
+        { DEVICE WIRE OP "rows = 4\nalone_s = -1\n", { "alone_s is -1", "from 0 to" } },
+        { DEVICE WIRE OP "rows = 4\nall_s = -1\n", { "all_s is -1", "from 0 to" } },
+        { DEVICE WIRE OP "rows = 4\nseconds = 1\nname = \"attn\"\n", { "name", "there twice" } },
+        { DEVICE WIRE OP "rows = 4\n", { "[[op]] that ends here has no seconds", "add it" } },
+        { DEVICE WIRE "[[op]]\nname = \"warp\"\n", { "line 11: \"warp\"", "no such kernel" } },
+        { DEVICE WIRE "[[op]]\nrows = 1\nseconds = 1\nname = \"attn\"\n", { "has no dtype", "add it" } },
+        { DEVICE WIRE "[[collective]]\nkind = \"broadcast\"\n", { "line 11: \"broadcast\"", "all-reduce" } },
+        { DEVICE WIRE "[[collective]]\nranks = 1\n", { "line 11: ranks is 1", "from 2 to" } },
+        { DEVICE WIRE "[[collective]]\nbytes = -4\n", { "line 11: bytes is -4", "from 0 to" } },
+        { DEVICE WIRE "[[collective]]\nseconds = -4\n", { "line 11: seconds is -4", "from 0 to" } },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const char *said = refused(bad[i].text);
@@ -89,6 +108,8 @@ TEST(presets_are_read_and_written_and_read_again_as_they_were)
         FILE *out = open_memstream(&text, &n);
         CHECK_INT(cluster_open(&a, names[i], &e), 0);
         a.product[a.n_products++] = (struct cluster_product){ SIM_BF16, 512, 768, 256, 1e9 };
+        a.op[a.n_ops++] = (struct cluster_op){ SIM_OP_attn_dx, SIM_F32, 512, 768, 0, 256, 0.25, 0.125, 0 };
+        a.collective[a.n_collectives++] = (struct cluster_collective){ SIM_GATHER, 4, 1024, 0.5 };
         cluster_write(&a, out);
         fclose(out);
         CHECK_INT(cluster_parse(&b, text, names[i], &e), 0);
@@ -192,6 +213,80 @@ TEST(a_product_takes_its_flops_at_the_efficiency_and_a_measured_one_its_own_rate
     CHECK_NEAR(op_product_s(&c, SIM_F32, 1, 64, 200, 300), 2.0 * 64 * 200 * 300 / 1e9, 1e-12);
     CHECK_NEAR(op_product_s(&c, SIM_F32, 1, 128, 190, 310), 2.0 * 128 * 190 * 310 / 2e9, 1e-12);
     CHECK_NEAR(op_product_s(&c, SIM_F32, 1, 1000, 200, 300), 2.0 * 1000 * 200 * 300 / 3e9, 1e-12);
+}
+
+/* A cluster of two cores where every kernel takes a microsecond a row, whatever its width. */
+static struct cluster measured_cluster(void)
+{
+    struct cluster c = easy_cluster();
+    c.cores = 2;
+    c.n_levels = 1;
+    c.level[0] = (struct cluster_level){ 0, 0, 1e15 };
+    for (int i = 0; i < SIM_OPS; i++)
+        c.op[c.n_ops++] = (struct cluster_op){ .name = (enum sim_op)i, .rows = 64, .seconds = 64e-6 };
+    return c;
+}
+
+TEST(measured_kernels_are_scaled_by_their_work_and_by_threads)
+{
+    struct model_config m = model_of(2);
+    struct cluster c = measured_cluster();
+    struct sim_run run = run_of(&m);
+    run.dp = 2;
+    c.op[SIM_OP_swiglu] = (struct cluster_op){ SIM_OP_swiglu, SIM_F32, 64, 32, 64, 64, 1, 0.5, 0.75 };
+    struct cluster_op ask = { SIM_OP_swiglu, SIM_F32, 128, 64, 128, 64, 0, 0, 0 };
+    CHECK_NEAR(op_measured_call(&run, &c, &ask), 4, 1e-12);
+    run.dp = 1; /* the other core rests */
+    CHECK_NEAR(op_measured_call(&run, &c, &ask), 2, 1e-12);
+    run.threads = 2; /* both compute one call */
+    CHECK_NEAR(op_measured_call(&run, &c, &ask), 3, 1e-12);
+    c.measured = 2;
+    CHECK_NEAR(op_measured_call(&run, &c, &ask), 6, 1e-12);
+    ask.dtype = SIM_BF16;
+    CHECK_NEAR(op_measured_call(&run, &c, &ask), 0, 0); /* not measured */
+}
+
+/* As many threads as cores take no longer than one rank on one core; twice as many take twice the time, but
+ * for stages that wait for each other. */
+TEST(ranks_share_the_cores_of_their_machine_and_a_stage_that_waits_leaves_them)
+{
+    struct model_config m = model_of(8);
+    struct cluster c = measured_cluster();
+    struct sim_run run = run_of(&m);
+    run.rows = 8;
+    double one = step_of(&run, &c).step_s;
+    run.dp = 2, run.rows = 16;
+    CHECK_NEAR(step_of(&run, &c).step_s, one, 0.02 * one);
+    run.dp = 4, run.rows = 32;
+    CHECK_NEAR(step_of(&run, &c).step_s, 2 * one, 0.04 * one);
+    run.dp = 2, run.pp = 2, run.rows = 2; /* one micro-batch: one of the two stages computes at a time */
+    struct clock_result waits = step_of(&run, &c);
+    run.dp = 1, run.pp = 1, run.rows = 1;
+    one = step_of(&run, &c).step_s;
+    CHECK_NEAR(waits.step_s, one, 0.03 * one);
+    CHECK(waits.share[CLOCK_BUBBLE] > 0.45 * waits.step_s);
+    run.dp = 2, run.pp = 4, run.rows = 32; /* eight ranks on two cores, no one of which rests */
+    waits = step_of(&run, &c);
+    CHECK(waits.step_s > 0.95 * 16 * one && waits.step_s < 1.3 * 16 * one);
+    double sum = 0;
+    for (int s = 0; s < CLOCK_SHARES; s++)
+        sum += waits.share[s];
+    CHECK_NEAR(sum, waits.step_s, 1e-9 * waits.step_s);
+}
+
+TEST(measured_collectives_replace_the_formula_and_are_a_core_s_time)
+{
+    struct cluster c = measured_cluster();
+    struct net_group two = { 2, 1 }, four = { 4, 1 };
+    c.n_collectives = 3;
+    c.collective[0] = (struct cluster_collective){ SIM_ALL_REDUCE, 2, 1000, 1 };
+    c.collective[1] = (struct cluster_collective){ SIM_ALL_REDUCE, 2, 3000, 3 };
+    c.collective[2] = (struct cluster_collective){ SIM_ALL_REDUCE, 4, 1000, 8 };
+    CHECK_NEAR(net_all_reduce(&c, two, 2000, NET_TREE), 2, 1e-12);
+    CHECK_NEAR(net_all_reduce(&c, two, 10, NET_TREE), 1, 1e-12);
+    CHECK_NEAR(net_all_reduce(&c, two, 6000, NET_TREE), 6, 1e-12);
+    CHECK_NEAR(net_all_reduce(&c, four, 1000, NET_TREE), 4, 1e-12); /* eight seconds of two cores by four */
+    CHECK(net_all_gather(&c, two, 1000) < 1e-6);                    /* not measured */
 }
 
 TEST(shares_add_up_to_the_step_at_every_layout)
