@@ -289,6 +289,8 @@ static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, 
     bytes[MEM_COMM] = comm_bytes(a, m, stage, rows);
     bytes[MEM_WORK] = work_bytes(a, x, b);
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(x->trained, 0, a->layout.zero) : 0;
+    if (a->publish)
+        bytes[MEM_SAVE] += 2 * pieces_measure_weights(x->trained, a->rank, a->layout.zero);
     if (a->n_adapted) {
         bytes[MEM_SAVE] += lora_save_measure(x->trained);
         zero = (struct zero_options){ .stage = lora_base_stage(&a->layout, a->dt, a->sharers),
@@ -499,7 +501,7 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
     print_expert_rows(p, a, out);
 
     for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) {
-        if (shown[i] == MEM_SAVE && !a->save_async)
+        if (shown[i] == MEM_SAVE && !a->save_async && !a->publish)
             continue;
         log_bytes(text, p->bytes[shown[i]]);
         fprintf(out, "%-12s %s a rank\n", mem_cat_name(shown[i]), text);

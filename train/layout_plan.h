@@ -20,11 +20,13 @@ struct layout_spec {
     enum pipe_kind pipeline;
     int sharers; /* ranks of dp and cp that share a machine's memory */
     int overlap;
-    int save_async;       /* with memory for a copy of what a rank saves */
-    int documents;        /* --documents */
-    int threads;          /* of a rank */
-    int expert_leaf;      /* --expert-leaf; 0: 1 */
-    int cp_grain;         /* --cp-grain; 0: 1 */
+    int save_async;  /* with memory for a copy of what a rank saves */
+    int publish;     /* with two published versions: the newest, and the next one until it is whole … */
+    int rank;        /* … of this rank of dp and cp: without ZeRO 3 the first one has the weights */
+    int documents;   /* --documents */
+    int threads;     /* of a rank */
+    int expert_leaf; /* --expert-leaf; 0: 1 */
+    int cp_grain;    /* --cp-grain; 0: 1 */
     double expert_buffer; /* --expert-buffer */
     enum offload_kind offload;
     int offload_grads, offload_params, offload_activations;

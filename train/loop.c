@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/jx.h"
+#include "train/checkpoint/publisher.h"
 #include "train/elastic/relayout.h"
 #include "train/eval.h"
 #include "train/layout_plan.h"
@@ -137,14 +138,15 @@ static int after_step(struct ptrain *p, int must_save, struct err *e)
     struct work *w = &p->work;
     int64_t step = w->at.step;
     int rc = 0;
+    TRY(publish_wait(w->publish, e));
     if (step == w->at.first_step + 1)
         TRY(runlog_memory(&p->log, step, "first step", e));
     if (w->eval && due(o->eval_every, step))
         TRY(evaluate(w, &p->log, e));
     if (due(o->sample_every, step))
         TRY(sample_run(w, &p->log.term, e));
-    if (p->publish && (must_save || due(o->publish_every, step)))
-        TRY(publish_version(p->publish, e));
+    if (w->publish && (must_save || due(o->publish_every, step)))
+        TRY(publish_start(w->publish, e));
     if (must_save || due(o->save_every, step))
         TRY(save_start(p->save, must_save, e));
     else
@@ -169,10 +171,13 @@ static int train(struct ptrain *p, int64_t end, struct err *e)
         if (w->at.step == end || r.stop)
             break;
         TRY(relayout_after_step(w->relayout, r.relayout, e));
-        if (rc) /* the run goes on in other ranks */
+        if (rc) { /* the run goes on in other ranks */
+            TRY(publish_wait(w->publish, e));
             return save_wait(p->save, e);
+        }
     }
 
+    TRY(publish_wait(w->publish, e));
     TRY(save_wait(p->save, e));
     TRY(runlog_memory(&p->log, w->at.step, "end", e));
     TRY(report_bubble(w, &p->log, e));

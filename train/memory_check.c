@@ -23,6 +23,7 @@ struct layout_spec memory_check_spec(const struct run *run, const struct ranks *
         .sharers = sharers,
         .overlap = opts_overlap(o, run->given, layout_slices(layout), sharers),
         .save_async = o->save_async,
+        .publish = o->publish != NULL,
         .expert_buffer = o->expert_buffer,
         .documents = (int)o->documents,
         .threads = pool_threads(ranks->dev->pool),
@@ -85,7 +86,9 @@ static int measure(const struct run *run, const struct ranks *ranks, const struc
                    int64_t bytes[MEM_CATS], struct err *e)
 {
     double planned[MEM_CATS];
-    int rc = memory_check_stage(run, a, ranks->mesh.at[AXIS_PP], planned, e);
+    struct layout_spec mine = *a;
+    mine.rank = comm_rank(ranks_zero(ranks));
+    int rc = memory_check_stage(run, &mine, ranks->mesh.at[AXIS_PP], planned, e);
     for (int c = 0; c < MEM_CATS; c++)
         bytes[c] = (int64_t)planned[c];
     return rc;

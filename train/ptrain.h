@@ -9,7 +9,6 @@
 #ifndef SHARDLINE_TRAIN_PTRAIN_H
 #define SHARDLINE_TRAIN_PTRAIN_H
 
-#include "train/checkpoint/publisher.h"
 #include "train/checkpoint/save.h"
 #include "train/ranks.h"
 #include "train/run.h"
@@ -21,8 +20,7 @@ struct ptrain {
     struct ranks ranks;
     struct work work;
     struct runlog log;
-    struct save *save;       /* NULL with --eval-only */
-    struct publish *publish; /* NULL without --publish */
+    struct save *save; /* NULL with --eval-only */
 };
 
 /* *p zeroed before; ptrain_close also after an error. Returns 1 when the command line only asked for

@@ -2,6 +2,7 @@
  * rank that fails alone does not leave the others waiting in the next collective call. */
 #include "train/ptrain.h"
 
+#include "train/checkpoint/publisher.h"
 #include "train/checkpoint/restore.h"
 #include "train/elastic/relayout.h"
 #include "train/memory_check.h"
@@ -93,8 +94,8 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
         restore_report(run->source, term);
     TRY(open_log(p, e));
     if (run->o.publish && !run->o.eval_only) {
-        TRY(publish_open(&p->publish, &p->work, &p->log, e));
-        TRY(publish_version(p->publish, e));
+        TRY(publish_open(&p->work.publish, &p->work, &p->log, e));
+        TRY(publish_start(p->work.publish, e));
     }
     if (run->expert_leaf > 1)
         log_line(term, "orders: %d sequences a leaf of experts' weight gradients", run->expert_leaf);
@@ -113,7 +114,7 @@ void ptrain_close(struct ptrain *p)
     runlog_close(&p->log);
     relayout_close(p->work.relayout);
     save_close(p->save);
-    publish_close(p->publish);
+    publish_close(p->work.publish);
     work_close(&p->work);
     ckpt_close(p->run.source);
     ranks_close(&p->ranks);

@@ -1,4 +1,5 @@
 /* step.c - see step.h. */
+#include "train/checkpoint/publisher.h"
 #include "train/elastic/relayout.h"
 #include "train/step.h"
 
@@ -259,6 +260,7 @@ static int update(struct work *w, struct runlog *log, struct step_result *r, str
     double norm;
     int rc;
     TRY(zero_norm(w->zero, &norm, e));
+    TRY(publish_release(w->publish, e));
     r->norm = (float)norm;
     r->lr = schedule_lr(o, w->at.step);
     if (!w->n_targets) {

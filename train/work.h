@@ -64,6 +64,7 @@ struct work {
     float *by_token;         /* [seq_len]: of a window, in the order of tokens; NULL: rows have it */
 
     struct relayout *relayout; /* of an elastic run (elastic/relayout.h), else NULL */
+    struct publish *publish;   /* --publish (checkpoint/publisher.h), else NULL */
     struct position at;
     int n_skipped;                    /* updates skipped in a row */
     double waited_s;                  /* of this step, for other pipeline stages */

@@ -141,13 +141,23 @@ void pieces_close(struct pieces *p)
     memset(p, 0, sizeof *p);
 }
 
-double pieces_measure(const struct model *m, int dp_rank, int zero)
+static double measure(const struct model *m, int dp_rank, int zero, enum listed_weights weights)
 {
     struct pieces p;
     struct err e;
-    double bytes = pieces_open(&p, m, NULL, dp_rank, zero, &e) < 0 ? 0 : (double)p.bytes;
+    double bytes = open_list(&p, m, NULL, dp_rank, zero, weights, &e) < 0 ? 0 : (double)p.bytes;
     pieces_close(&p);
     return bytes;
+}
+
+double pieces_measure(const struct model *m, int dp_rank, int zero)
+{
+    return measure(m, dp_rank, zero, WEIGHTS_OWN);
+}
+
+double pieces_measure_weights(const struct model *m, int dp_rank, int zero)
+{
+    return measure(m, dp_rank, zero, WEIGHTS_ALONE);
 }
 
 /* ---- the bytes ---- */

@@ -36,6 +36,8 @@ int pieces_open_weights(struct pieces *p, const struct model *m, const struct ze
                         struct err *e);
 /* Bytes of all pieces of dp rank dp_rank; m may be from model_shape. */
 double pieces_measure(const struct model *m, int dp_rank, int zero);
+/* The same of the weights alone. */
+double pieces_measure_weights(const struct model *m, int dp_rank, int zero);
 
 /* Copies piece i to out, in host memory. Different pieces from different threads. For states in the device's
  * memory. */

@@ -20,11 +20,18 @@ int publish_check_address(const char *text, struct err *e);
 /* Finds the process that keeps versions; where no launcher of ours started the job, rank 0 becomes it.
  * Collective. ERR_USAGE: a rank is on another machine. Borrows w and log. */
 int publish_open(struct publish **out, const struct work *w, struct runlog *log, struct err *e);
-/* NULL is allowed. */
+/* Waits for a thread; a version that is not whole is dropped. NULL is allowed. */
 void publish_close(struct publish *p);
-/* Makes the weights as they are now version w->at.step, unless there is a newer one (a restarted job).
- * Collective over the job, between two updates. A version that cannot be made is a line in the log, and
- * training goes on. */
-int publish_version(struct publish *p, struct err *e);
+/* The calls below are collective over the job; those with NULL do nothing.
+ *
+ * publish_start, between two updates: begins to make the weights as they are now version w->at.step, unless
+ * there is a newer one (a restarted job). A thread copies them beside the next step, where they lie in the
+ * host's memory and nothing else changes them (no --offload); else the version is there on return.
+ * publish_release: before training changes weights: waits for the copy.
+ * publish_wait: waits until the version is there.
+ * A version that cannot be made is a line in the log, and training goes on. */
+int publish_start(struct publish *p, struct err *e);
+int publish_release(struct publish *p, struct err *e);
+int publish_wait(struct publish *p, struct err *e);
 
 #endif

@@ -1,27 +1,22 @@
 /* save.c - see save.h. The walk of a save:
  *
- *   begin, agree -> snapshot -> write the pieces -> agree, gather tables -> publish (rank 0) -> agree,
- *                               digests
- *                               `--- phase ----'                            `--- phase ---'
- * With --save-async a thread of its own runs a phase, on a copy of the pieces, while training goes on.
- * That thread calls nothing of comm/: the main thread asks between steps whether the phase has ended on
- * all ranks (save_poll), and only then takes the next agreement. Without --save-async the main thread runs
- * the same phases in place. All ranks agree about a failed save. It leaves nothing, and ends the run only
- * with --on-save-error stop, or when it was the last one. */
+ *   begin, agree -> snapshot -> assembly.h: write the pieces, publish (rank 0) -> digests
+ * With --save-async the phases of the assembly run on a thread, on a copy of the pieces, while training goes
+ * on: the main thread asks between steps whether a phase has ended on all ranks (save_poll). Without it
+ * the main thread runs the same phases in place. All ranks agree about a failed save. It leaves nothing, and
+ * ends the run only with --on-save-error stop, or when it was the last one. */
 #include "train/checkpoint/save.h"
 
 #include <dirent.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/clock.h"
 #include "base/io.h"
+#include "train/checkpoint/assembly.h"
 #include "train/checkpoint/pieces.h"
 #include "train/checkpoint/restore.h"
 #include "train/lora/lora_save.h"
 
-enum phase { IDLE, WRITING, PUBLISHING };
 struct save {
     const struct run *run;
     struct ranks *ranks;
@@ -31,28 +26,18 @@ struct save {
     struct pieces pieces;     /* of this rank */
     struct lora_save adapter; /* of a run with --lora */
     char *snapshot;           /* --save-async: memory for a copy of them */
+    struct assembly files;
 
     /* the save under way */
-    enum phase phase;
     int must;                  /* its failure ends the run */
     int64_t step, sample;      /* position of the run that it holds */
     struct ckpt_counts counts; /* likewise; in memory of the save */
     int64_t *counts_memory;    /* NULL: the run keeps none */
     char tmp[4096], dst[4096];
-    char note[1200];     /* printed when it is done */
-    int lock;            /* of the folder tmp (rank 0), else -1 */
-    void *table, *blobs; /* of this rank's files; of all ranks' (rank 0) */
-    size_t table_bytes, *sizes;
+    char note[1200]; /* printed when it is done */
+    int lock;        /* of the folder tmp (rank 0), else -1 */
     struct ckpt_digests digests;
     double stall_s, snapshot_s, write_s;
-
-    /* its phase */
-    int (*work_of_phase)(struct save *s, struct err *e);
-    pthread_t thread;
-    int has_thread;
-    int rc; /* rc, err: how the phase ended */
-    struct err err;
-    _Atomic int running;
 
     /* the last one that was published */
     struct ckpt_digests last_digests;
@@ -68,8 +53,9 @@ static int put(struct save *s, int i, struct ckpt_shard *f, struct err *e)
                        : pieces_put(&s->pieces, i, f, e);
 }
 
-static int write_pieces(struct save *s, struct err *e)
+static int write_pieces(void *arg, void **table, size_t *bytes, struct err *e)
 {
+    struct save *s = arg;
     struct ckpt_shard *f = NULL;
     double began = clock_s();
     int rc = 0;
@@ -81,7 +67,7 @@ static int write_pieces(struct save *s, struct err *e)
         TRY(put(s, i, f, e));
     struct ckpt_shard *closing = f;
     f = NULL;
-    TRY(ckpt_shard_close(closing, &s->table, &s->table_bytes, e));
+    TRY(ckpt_shard_close(closing, table, bytes, e));
 out:
     ckpt_shard_abort(f);
     s->write_s = clock_s() - began;
@@ -147,87 +133,31 @@ static struct ckpt_meta meta_of(const struct save *s, const char *config)
 }
 
 /* Rank 0: makes one checkpoint of all ranks' files. */
-static int publish(struct save *s, struct err *e)
+static int publish(void *arg, int n, void *const *table, const size_t *bytes, struct err *e)
 {
-    int n = world_size(s->ranks->world), used = 0, rc;
-    void **table = calloc((size_t)n, sizeof *table);
-    size_t *bytes = calloc((size_t)n, sizeof *bytes);
+    struct save *s = arg;
+    int rc;
     char *config = model_config_json(&s->run->cfg, s->run->dt == DT_BF16 ? "bfloat16" : "float32");
-    char *at = s->blobs;
+    if (!config)
+        return err_set(e, ERR_MEMORY, "no memory for the manifest");
     struct ckpt_meta meta = meta_of(s, config);
-    if (!table || !bytes || !config) {
-        rc = err_set(e, ERR_MEMORY, "no memory for the manifest");
-        goto out;
-    }
-
-    for (int r = 0; r < n; at += s->sizes[r++]) {
-        if (!s->sizes[r]) /* a rank without files */
-            continue;
-        table[used] = at;
-        bytes[used++] = s->sizes[r];
-    }
-    TRY(ckpt_publish(s->tmp, s->dst, used, table, bytes, &meta, &s->digests, e));
+    TRY(ckpt_publish(s->tmp, s->dst, n, table, bytes, &meta, &s->digests, e));
     if (s->place.keep)
         drop_old(s);
 out:
     free(config);
-    free(table);
-    free(bytes);
     return rc;
 }
 
-/* ---- running a phase ---- */
-
-static void *run_phase(void *arg)
-{
-    struct save *s = arg;
-    if (s->snapshot) /* a thread of its own: not on the CPU that computes */
-        pool_unpin_self(s->ranks->dev->pool);
-    s->rc = s->work_of_phase(s, &s->err);
-    atomic_store(&s->running, 0);
-    return NULL;
-}
-
-static void start_phase(struct save *s, enum phase phase, int (*work)(struct save *s, struct err *e))
-{
-    s->phase = phase;
-    s->work_of_phase = work;
-    s->rc = 0;
-    if (!s->snapshot) {
-        run_phase(s);
-        return;
-    }
-    atomic_store(&s->running, 1);
-    int rc = pthread_create(&s->thread, NULL, run_phase, s);
-    s->has_thread = rc == 0;
-    if (rc) {
-        atomic_store(&s->running, 0);
-        s->rc = err_set(&s->err, ERR_MEMORY, "cannot start the thread that writes: %s", strerror(rc));
-    }
-}
-
-/* Waits until the phase has ended; returns how. */
-static int end_phase(struct save *s, struct err *e)
-{
-    if (s->has_thread)
-        pthread_join(s->thread, NULL);
-    s->has_thread = 0;
-    if (s->rc < 0)
-        *e = s->err;
-    return s->rc;
-}
+static const struct assembly_ops ops = { write_pieces, publish };
 
 /* ---- the walk: collective, on the main thread ---- */
 
 static void forget(struct save *s)
 {
-    free(s->table);
-    free(s->blobs);
+    assembly_forget(&s->files);
     io_close(s->lock);
     s->lock = -1;
-    s->table = s->blobs = NULL;
-    s->table_bytes = 0;
-    s->phase = IDLE;
 }
 
 static void abandon(struct save *s)
@@ -240,7 +170,7 @@ static void abandon(struct save *s)
 static int failed(struct save *s, struct err *e)
 {
     struct err ignored;
-    end_phase(s, &ignored);
+    assembly_wait(&s->files, &ignored);
     if (ranks_is_first(s->ranks) && s->tmp[0])
         abandon(s);
     forget(s);
@@ -289,18 +219,10 @@ out:
 /* Ends the phase, and starts the next one. */
 static int advance(struct save *s, struct err *e)
 {
-    struct comm *all = s->ranks->mesh.all;
     double began = clock_s();
-    int rc = end_phase(s, e);
-    TRY(comm_agree(all, rc, e));
-    if (s->phase == PUBLISHING)
+    int rc = assembly_advance(&s->files, e);
+    if (rc > 0)
         return done(s, e);
-
-    TRY(comm_gather_blobs(all, s->table, s->table_bytes, 0, &s->blobs, s->sizes, e));
-    s->phase = PUBLISHING;
-    if (ranks_is_first(s->ranks))
-        start_phase(s, PUBLISHING, publish);
-out:
     s->stall_s += clock_s() - began;
     return rc < 0 ? failed(s, e) : 0;
 }
@@ -309,10 +231,9 @@ int save_poll(struct save *s, struct err *e)
 {
     int64_t busy;
     int rc;
-    if (s->phase == IDLE)
+    if (s->files.phase == ASSEMBLY_IDLE)
         return 0;
-    busy = atomic_load(&s->running);
-    TRY(comm_all_reduce_i64(s->ranks->mesh.all, &busy, 1, e));
+    TRY(assembly_is_busy(&s->files, &busy, e));
     return busy ? 0 : advance(s, e);
 out:
     return rc;
@@ -321,7 +242,7 @@ out:
 int save_wait(struct save *s, struct err *e)
 {
     int rc = 0;
-    while (rc >= 0 && s->phase != IDLE)
+    while (rc >= 0 && s->files.phase != ASSEMBLY_IDLE)
         rc = advance(s, e);
     return rc;
 }
@@ -377,7 +298,7 @@ int save_start(struct save *s, int must, struct err *e)
         TRY(lora_save_gather(&s->adapter, e));
     if (s->snapshot)
         take_snapshot(s);
-    start_phase(s, WRITING, write_pieces);
+    assembly_start(&s->files);
 out:
     s->stall_s = clock_s() - began;
     if (rc < 0)
@@ -445,10 +366,10 @@ int save_open(struct save **out, const struct work *w, struct runlog *log, const
         TRY(lora_save_open(&s->adapter, &s->pieces, w, e));
     else
         TRY(pieces_open(&s->pieces, &w->model, w->zero, comm_rank(ranks_zero(ranks)), ranks->layout.zero, e));
-    s->sizes = calloc((size_t)world_size(ranks->world), sizeof *s->sizes);
+    TRY(assembly_open(&s->files, ranks, to->async, &ops, s, e));
     if (w->balance.before)
         s->counts_memory = calloc(kept_counts(w), sizeof *s->counts_memory);
-    if (!s->sizes || (w->balance.before && !s->counts_memory))
+    if (w->balance.before && !s->counts_memory)
         return err_set(e, ERR_MEMORY, "no memory for saves");
     if (!to->async)
         return 0;
@@ -467,12 +388,12 @@ void save_close(struct save *s)
     struct err ignored;
     if (!s)
         return;
-    end_phase(s, &ignored);
-    if (s->phase != IDLE && ranks_is_first(s->ranks))
+    assembly_wait(&s->files, &ignored);
+    if (s->files.phase != ASSEMBLY_IDLE && ranks_is_first(s->ranks))
         abandon(s); /* the run ended by an error while it was written */
     forget(s);
+    assembly_close(&s->files);
     mem_free(&s->ranks->mem, s->snapshot);
-    free(s->sizes);
     free(s->counts_memory);
     pieces_close(&s->pieces);
     lora_save_close(&s->adapter);

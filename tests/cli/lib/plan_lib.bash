@@ -32,7 +32,7 @@ compare_layouts() {         # of its input, a layout a line
         claim "$layout: runs" [ $rc = 0 ] || continue
         all=$(whole one) acts[$layout]=$(measured one acts)
         claim "$layout: the peak of all, $all bytes, as planned" near "$all" "$(planned memory)" "$all"
-        for cat in params grads optim acts comm work; do
+        for cat in params grads optim acts comm work save; do
             claim "$layout: $cat, $(measured one $cat) bytes of $all, as planned" near \
                 "$(measured one $cat)" "$(planned $cat)" "$all"
         done

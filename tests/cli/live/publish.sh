@@ -20,6 +20,8 @@ layout() {
     done
 }
 layout --ranks 2 --tp 2 --dtype bf16
+claim "the log has the time that training waited, and that of the copy" \
+    [ "$(grep '"event":"publish"' "$TMP/log" | grep -c '"stall_ms":[0-9.e+-]*,"copy_ms":[0-9]')" = 3 ]
 plain=$(state_of "$out")
 layout --ranks 2 --zero 3 --dtype bf16
 claim "training's bits are those of another layout" [ "$(state_of "$out")" = "$plain" ]

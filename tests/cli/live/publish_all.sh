@@ -37,6 +37,18 @@ family "$TMP/model.json" gpt2
 reference
 check gpt2 --ranks 2 --tp 2
 
+# a run that changes its layout publishes on, and versions are what a run that stays saves
+config "$TMP/model.json"
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 12 --seq-len 31 --global-batch 8 --lr 0.01 --warmup 2 --threads 1 --save-every 1)
+reference
+printf 'ranks = 4\ntp = 2\nzero = 3\n' >"$TMP/layout.toml"
+train run --ranks 2 --publish 127.0.0.1:0 --layout-file "$TMP/layout.toml"
+claim "a run that changes its layout ends in the reference's state" [ "$state" = "$ref_state" ]
+claim "and has changed it" grep -q '"event":"layout"' "$TMP/run.jsonl"
+wrong=
+for step in {1..12}; do [ "$(published "$TMP/run.jsonl" $step)" = "$(digest "$TMP/reference/step-$step")" ] || wrong+=" $step"; done
+claim "every version is the checkpoint of its step (not: ${wrong:- none})" [ -z "$wrong" ]
+
 # a rank is killed: the job starts again below its last version
 config "$TMP/model.json"
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps 40 --seq-len 31 --global-batch 8 --lr 0.01 --warmup 2 --threads 1)

@@ -2,7 +2,7 @@
 # all
 # plan_memory.sh - the peak that every rank's tracked allocator saw, beside what --dry-run plans for the
 # fullest rank: within 5 % in both directions, in all and by category (a category of less than 2 % of the
-# whole: within 2 % of that), for twenty-three layouts of a dense model, nine that divide its sequences, and
+# whole: within 2 % of that), for twenty-five layouts of a dense model, nine that divide its sequences, and
 # twenty-two of a mixture of experts, seven of them with sequences cut into leaves (--cp-grain, --cp).
 . "$(dirname "$0")/../lib/plan_lib.bash"
 text 1 40000 >"$TMP/text"
@@ -34,7 +34,18 @@ compare_layouts <<'LAYOUTS'
 --offload DISK --ranks 4 --zero 3 --micro-batch 1 --offload-grads --offload-params
 --offload DISK --recompute full --offload-activations --micro-batch 2
 --offload DISK --recompute full --offload-activations --pp 2 --micro-batch 1 --schedule zero-bubble
+--publish 127.0.0.1:0 --steps 2
+--publish 127.0.0.1:0 --steps 2 --publish-copy --ranks 4 --zero 1 --dtype bf16
 LAYOUTS
+
+# to the byte: the newest version and the next one, as long as the weights of the fullest rank's file
+data_bytes() { echo $(($(stat -c %s "$1") - 8 - $(od -An -t u8 -N 8 "$1"))); }
+for layout in "--ranks 2 --zero 1 --dtype bf16" "--ranks 2 --zero 3"; do # the fullest rank is the first one
+    read -r -a words <<<"$layout"
+    train one "${words[@]}" --publish 127.0.0.1:0
+    claim "$layout --publish: two copies of a rank's weights, to the byte" \
+        [ "$(measured one save)" = $((2 * $(data_bytes "$TMP/one/step-1/weights-00000.safetensors"))) ]
+done
 
 # sequences that ranks divide: activations are most of the memory
 config "$TMP/model.json" hidden_size=256 num_hidden_layers=4 num_attention_heads=8 num_key_value_heads=4 \
