@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/io.h"
+#include "serve/share/delta.h"
 #include "store/same_machine.h"
 
 #define CONNECTIONS 512
@@ -25,6 +26,13 @@ struct share_http {
     struct MHD_Daemon *daemon;
     int port, apart;
     _Atomic int64_t requests, bytes; /* of files */
+    /* the last one that was asked for */
+    struct delta {
+        pthread_mutex_t lock;
+        int64_t from;
+        char etag[80]; /* of the version that it makes */
+        struct share_file file;
+    } delta;
 };
 
 /* ---- answers ---- */
@@ -167,14 +175,11 @@ static struct MHD_Response *file_response(const struct share_file *f, int64_t of
     return r;
 }
 
-static enum MHD_Result get_file(struct share_http *h, struct MHD_Connection *conn, const struct version *v,
-                                const char *name)
+static enum MHD_Result send_file(struct share_http *h, struct MHD_Connection *conn, const struct version *v,
+                                 const struct share_file *f)
 {
-    const struct share_file *f = version_file(v, name);
     int64_t off, n;
     char text[96], same[SAME_MACHINE_BYTES];
-    if (!f)
-        return refuse(conn, 404, v, "there is no such file");
     int has_range = read_range(conn, v, f->bytes, &off, &n);
     struct MHD_Response *r = has_range < 0 ? MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT)
                                            : file_response(f, off, n);
@@ -193,6 +198,52 @@ static enum MHD_Result get_file(struct share_http *h, struct MHD_Connection *con
     atomic_fetch_add(&h->requests, 1);
     atomic_fetch_add(&h->bytes, has_range < 0 ? 0 : n);
     return queue(conn, has_range < 0 ? 416 : has_range ? 206 : 200, r, v);
+}
+
+static enum MHD_Result get_file(struct share_http *h, struct MHD_Connection *conn, const struct version *v,
+                                const char *name)
+{
+    const struct share_file *f = version_file(v, name);
+    return f ? send_file(h, conn, v, f) : refuse(conn, 404, v, "there is no such file");
+}
+
+/* Makes h->delta the one from version `from` to v. 0: there is none. */
+static int need_delta(struct share_http *h, const struct version *v, int64_t from)
+{
+    struct delta *d = &h->delta;
+    struct err ignored;
+    int64_t all = 0;
+    if (d->from == from && !strcmp(d->etag, v->etag))
+        return d->file.fd >= 0;
+    struct version *before = versions_before(h->versions, v);
+    if (before && before->step == from) {
+        for (int i = 0; i < v->n; i++)
+            all += v->file[i].bytes;
+        io_close(d->file.fd); /* answers that are being sent have descriptors of their own */
+        d->file.fd = delta_make(before, v, all, &d->file.bytes, &ignored);
+        d->from = from;
+        snprintf(d->etag, sizeof d->etag, "%s", v->etag);
+    }
+    versions_release(h->versions, before);
+    return d->from == from && !strcmp(d->etag, v->etag) && d->file.fd >= 0;
+}
+
+static enum MHD_Result get_delta(struct share_http *h, struct MHD_Connection *conn, const struct version *v,
+                                 const char *from)
+{
+    char *end;
+    const int64_t step = from ? strtoll(from, &end, 10) : -1;
+    if (!from || end == from || *end || step < 0)
+        return refuse(conn, 404, v, "give the step of the version before: /delta?from=STEP");
+    pthread_mutex_lock(&h->delta.lock);
+    enum MHD_Result rc =
+        need_delta(h, v, step)
+            ? send_file(h, conn, v, &h->delta.file)
+            : refuse(conn, 404, v,
+                     "there is no delta: from the version before only, where it is smaller than "
+                     "the files, and with --deltas");
+    pthread_mutex_unlock(&h->delta.lock);
+    return rc;
 }
 
 static enum MHD_Result put_version(struct share_http *h, struct MHD_Connection *conn, const struct version *v)
@@ -258,7 +309,11 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
     struct version *v = versions_acquire(h->versions);
     enum MHD_Result rc = !v                  ? refuse(conn, 503, NULL, "there is no version yet: try again")
                          : !matches(conn, v) ? refuse(conn, 412, v, "the version has changed: open it again")
-                                             : get_file(h, conn, v, url + (*url == '/'));
+                         : !strcmp(url, "/delta")
+                             ? get_delta(h, conn, v,
+                                         MHD_lookup_connection_value(conn, MHD_GET_ARGUMENT_KIND, "from"))
+                         : !strncmp(url, "/delta/", 7) ? get_delta(h, conn, v, url + 7)
+                                                       : get_file(h, conn, v, url + (*url == '/'));
     versions_release(h->versions, v);
     return rc;
 }
@@ -317,6 +372,8 @@ int share_http_open(struct share_http **out, const struct share_http_opts *o, st
     h->keys = o->keys;
     h->port = o->port;
     h->apart = o->apart;
+    pthread_mutex_init(&h->delta.lock, NULL);
+    h->delta.from = h->delta.file.fd = -1;
     int fd = listen_on(o->host, &h->port, o->keys != NULL, e);
     if (fd < 0) {
         free(h);
@@ -344,5 +401,7 @@ void share_http_close(struct share_http *h)
     if (!h)
         return;
     MHD_stop_daemon(h->daemon);
+    io_close(h->delta.file.fd);
+    pthread_mutex_destroy(&h->delta.lock);
     free(h);
 }

@@ -3,6 +3,7 @@
  *     GET /manifest.json, /config.json, /weights-00000.safetensors, …    ETag "STEP-DIGEST" on all of them
  *     GET /version                          {"version":STEP,"weights_digest":"HEX","etag":"STEP-DIGEST",…}
  *     GET /version?after=STEP&timeout=S     waits for a newer one: 200, or 204 when none came in time
+ *     GET /delta?from=STEP, /delta/STEP     the bits that changed since then (delta.h); 404: there is none
  *
  * A request with If-Match of another version gets 412, so a reader never mixes versions. To readers on this
  * machine an answer names the file itself, which a process of the same user opens (store/same_machine.h). */
@@ -20,8 +21,10 @@ struct share_http_opts {
                               * a loopback address (ERR_USAGE) */
     int apart;               /* no file is named to readers on this machine */
 };
+/* Listens. v is borrowed. ERR_USAGE: host; ERR_FILE: the port is taken. */
 int share_http_open(struct share_http **out, const struct share_http_opts *o, struct versions *v,
                     struct err *e);
+/* The port it listens on. Any thread. */
 int share_http_port(const struct share_http *h);
 /* Ends connections and waits. NULL is allowed. */
 void share_http_close(struct share_http *h);

@@ -41,6 +41,17 @@ static struct share_file *add(struct version *v, const char *name, struct err *e
     return &grown[v->n++];
 }
 
+/* Bytes of an element of the first tensor in a file of weights. */
+static int width_of(const json_t *root, const json_t *file)
+{
+    const json_t *piece = json_array_get(json_object_get(file, "pieces"), 0);
+    const json_t *t = json_array_get(json_object_get(root, "tensors"),
+                                     (size_t)json_integer_value(json_object_get(piece, "tensor")));
+    const char *dtype = json_string_value(json_object_get(t, "dtype"));
+    const int i = piece && dtype ? stored_dtype_find(dtype) : -1;
+    return i < 0 ? 0 : stored_dtype_bits((enum stored_dtype)i) / 8;
+}
+
 static int add_file(struct version *v, const struct place *p, const json_t *o, struct err *e)
 {
     const char *name = json_string_value(json_object_get(o, "name"));
@@ -86,8 +97,10 @@ static int add_files(struct version *v, const struct place *p, const struct ckpt
     TRY(add_file(v, p, json_object_get(root, "config"), e));
     json_array_foreach(json_object_get(root, "extra"), i, o)
         TRY(add_file(v, p, o, e));
-    json_array_foreach(json_object_get(root, "files"), i, o)
+    json_array_foreach(json_object_get(root, "files"), i, o) {
         TRY(add_file(v, p, o, e));
+        v->file[v->n - 1].width = width_of(root, o);
+    }
 out:
     json_decref(root);
     free(text);
@@ -103,6 +116,7 @@ int version_open(struct version **out, const char *path, int64_t step, struct er
     int rc = v ? 0 : err_set(e, ERR_MEMORY, "%s: no memory", path);
     if (rc < 0)
         return rc;
+    atomic_store(&v->users, 1);
     TRY(memory_is(path) ? memory_open(&p.memory, path, e) : 0);
     TRY(ckpt_open(&c, p.memory ? memory_path(p.memory) : path, NULL, e));
     if (strcmp(ckpt_driver(c), "native")) {
@@ -134,8 +148,9 @@ out:
 
 void version_free(struct version *v)
 {
-    if (!v)
+    if (!v || atomic_fetch_sub(&v->users, 1) > 1)
         return;
+    version_free(v->before);
     for (int i = 0; i < v->n; i++) {
         io_close(v->file[i].fd);
         free(v->file[i].text);
@@ -174,7 +189,7 @@ void versions_close(struct versions *v)
 
 int versions_add(struct versions *v, struct version *n, struct err *e)
 {
-    struct version *old;
+    struct version *old, *older = NULL;
     pthread_mutex_lock(&v->lock);
     old = v->newest;
     if (old && n->step <= old->step) {
@@ -186,11 +201,15 @@ int versions_add(struct versions *v, struct version *n, struct err *e)
         return rc;
     }
     v->newest = n;
-    if (old && old->users)
-        old = NULL; /* its last user frees it */
+    if (old && v->keeps_before) {
+        older = old->before;
+        old->before = NULL;
+        n->before = old;
+        old = older;
+    }
     pthread_cond_broadcast(&v->changed);
     pthread_mutex_unlock(&v->lock);
-    version_free(old);
+    versions_release(v, old);
     return 0;
 }
 
@@ -199,20 +218,25 @@ struct version *versions_acquire(struct versions *v)
     pthread_mutex_lock(&v->lock);
     struct version *n = v->newest;
     if (n)
-        n->users++;
+        atomic_fetch_add(&n->users, 1);
     pthread_mutex_unlock(&v->lock);
     return n;
 }
 
 void versions_release(struct versions *v, struct version *n)
 {
-    if (!n)
-        return;
+    (void)v;
+    version_free(n);
+}
+
+struct version *versions_before(struct versions *v, const struct version *n)
+{
     pthread_mutex_lock(&v->lock);
-    int is_last = --n->users == 0 && n != v->newest;
+    struct version *b = n->before;
+    if (b)
+        atomic_fetch_add(&b->users, 1);
     pthread_mutex_unlock(&v->lock);
-    if (is_last)
-        version_free(n);
+    return b;
 }
 
 struct version *versions_wait(struct versions *v, int64_t after, double timeout_s)
@@ -228,7 +252,7 @@ struct version *versions_wait(struct versions *v, int64_t after, double timeout_
         if (pthread_cond_timedwait(&v->changed, &v->lock, &until))
             break;
     if (!v->stopped && v->newest && v->newest->step > after)
-        (n = v->newest)->users++;
+        atomic_fetch_add(&(n = v->newest)->users, 1);
     pthread_mutex_unlock(&v->lock);
     return n;
 }

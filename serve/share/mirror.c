@@ -1,0 +1,254 @@
+/* mirror.c - see mirror.h. A version is a set mem:PID/live-STEP of this process. */
+#include "serve/share/mirror.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "base/io.h"
+#include "base/jx.h"
+#include "format/ckpt_proof.h"
+#include "serve/share/delta.h"
+#include "store/live.h"
+#include "store/memory.h"
+#include "store/store.h"
+
+#define MANIFEST_MAX ((int64_t)1 << 30)
+#define DELTA_MAX ((int64_t)1 << 42)
+
+struct mirror {
+    const char *url;
+    const volatile sig_atomic_t *stop;
+    struct keeper *keeper;
+    char kept[MEMORY_PATH_BYTES]; /* the newest set; "": none */
+};
+
+/* A version that is being taken. */
+struct taking {
+    struct store *s;
+    char set[MEMORY_PATH_BYTES];
+    int manifest; /* it makes the set whole, so it is given last; -1: it has not come yet */
+};
+
+int mirror_open(struct mirror **out, const char *url, const volatile sig_atomic_t *stop, struct err *e)
+{
+    struct mirror *r = calloc(1, sizeof *r);
+    if (!r)
+        return err_set(e, ERR_MEMORY, "no memory to follow a URL");
+    *r = (struct mirror){ .url = url, .stop = stop };
+    int rc = keeper_open(&r->keeper, NULL, e);
+    if (rc < 0) {
+        free(r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+void mirror_close(struct mirror *r)
+{
+    if (!r)
+        return;
+    keeper_close(r->keeper);
+    free(r);
+}
+
+/* ---- files of a set ---- */
+
+static int create(void *arg, const char *name, struct err *e)
+{
+    struct taking *t = arg;
+    return memory_create(t->set, name, e);
+}
+
+static int done(void *arg, int fd, const char *name, struct err *e)
+{
+    struct taking *t = arg;
+    if (strcmp(name, MEMORY_LAST))
+        return memory_give(fd, t->set, name, e);
+    io_close(t->manifest);
+    t->manifest = fd;
+    return 0;
+}
+
+/* Receives bytes [0, n) of a file into a descriptor. */
+static int receive(struct taking *t, const char *name, const struct store_info *info, int fd, struct err *e)
+{
+    const int64_t n = info->bytes;
+    int rc = io_truncate(fd, name, n, e);
+    if (rc < 0 || n == 0)
+        return rc;
+    void *to = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (to == MAP_FAILED)
+        return err_sys(e, "no memory for %s (%lld bytes)", name, (long long)n);
+    rc = store_read(t->s, name, info, 0, n, to, e);
+    munmap(to, (size_t)n);
+    return rc < 0 ? rc : 0;
+}
+
+static int take_file(struct taking *t, const char *name, struct err *e)
+{
+    struct store_info info;
+    int rc = store_stat(t->s, name, &info, e), fd;
+    if (rc <= 0)
+        return rc < 0 ? rc : err_set(e, ERR_FILE, "%s is not there: is the server a pshare", name);
+    if ((fd = create(t, name, e)) < 0)
+        return fd;
+    if ((rc = receive(t, name, &info, fd, e)) < 0) {
+        io_close(fd);
+        return rc;
+    }
+    return done(t, fd, name, e);
+}
+
+/* ---- a version as whole files ---- */
+
+static int take_named(struct taking *t, const json_t *o, struct err *e)
+{
+    const char *name = json_string_value(json_object_get(o, "name"));
+    return name ? take_file(t, name, e) : 0;
+}
+
+static int take_whole(struct taking *t, struct err *e)
+{
+    json_t *root = NULL, *o;
+    char *text = NULL;
+    size_t i;
+    int rc = take_file(t, MEMORY_LAST, e);
+    if (rc < 0)
+        return rc;
+    const int64_t n = io_size(t->manifest, MEMORY_LAST, e);
+    if (n < 0 || n > MANIFEST_MAX || !(text = malloc((size_t)n + 1)))
+        return n < 0 ? (int)n
+                     : err_set(e, ERR_MEMORY, "no memory for a manifest of %lld bytes", (long long)n);
+    TRY(io_pread(t->manifest, MEMORY_LAST, text, (size_t)n, 0, e));
+    root = jx_parse(text, (size_t)n, MEMORY_LAST, e);
+    TRY(root ? 0 : -e->code);
+    TRY(take_named(t, json_object_get(root, "config"), e));
+    json_array_foreach(json_object_get(root, "extra"), i, o)
+        TRY(take_named(t, o, e));
+    json_array_foreach(json_object_get(root, "files"), i, o)
+        TRY(take_named(t, o, e));
+out:
+    json_decref(root);
+    free(text);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- a version as what changed ---- */
+
+/* 1: taken; 0: the server has no delta. */
+static int take_delta(struct taking *t, const struct version *now, struct err *e)
+{
+    const struct delta_out out = { create, done, t };
+    struct store_info info;
+    char name[40];
+    void *delta;
+    snprintf(name, sizeof name, "delta/%lld", (long long)now->step);
+    int rc = store_stat(t->s, name, &info, e);
+    if (rc <= 0)
+        return rc;
+    if (info.bytes > DELTA_MAX || !(delta = malloc((size_t)info.bytes + 1)))
+        return err_set(e, ERR_MEMORY, "no memory for a delta of %lld bytes", (long long)info.bytes);
+    rc = store_read(t->s, name, &info, 0, info.bytes, delta, e);
+    if (rc >= 0)
+        rc = delta_apply(now, delta, info.bytes, &out, e);
+    free(delta);
+    return rc < 0 ? rc : 1;
+}
+
+/* ---- */
+
+/* The set is whole, and every byte is what its manifest says, whose weights are those that were announced. */
+static int prove(struct taking *t, const struct live_version *v, struct err *e)
+{
+    struct ckpt *c = NULL;
+    char digest[33];
+    int rc = t->manifest < 0 ? err_set(e, ERR_FORMAT, "it has no manifest") : 0;
+    if (rc < 0)
+        return rc;
+    int fd = t->manifest;
+    t->manifest = -1;
+    TRY(memory_give(fd, t->set, MEMORY_LAST, e));
+    TRY(ckpt_open(&c, t->set, NULL, e));
+    ckpt_digest_hex(ckpt_digest_all(ckpt_n_tensors(c), ckpt_n_tensors(c) ? ckpt_tensor(c, 0) : NULL, NULL)
+                        .weights,
+                    digest);
+    if (strcmp(digest, v->digest)) {
+        rc = err_set(e, ERR_INTEGRITY, "it has weights_digest %s, %s is expected", digest, v->digest);
+        goto out;
+    }
+    TRY(ckpt_verify(c, 0, e));
+out:
+    ckpt_close(c);
+    return rc < 0 ? rc : 0;
+}
+
+static int begin(struct mirror *r, struct taking *t, struct err *e)
+{
+    int rc = store_open(&t->s, r->url, e);
+    if (rc < 0)
+        return rc;
+    store_stop_on(t->s, r->stop);
+    return memory_begin(t->set, e);
+}
+
+/* Ends a try. keeps: its set stays. */
+static int64_t end(struct taking *t, int keeps)
+{
+    struct err ignored;
+    const int64_t received = t->s ? store_bytes(t->s) : 0;
+    store_close(t->s);
+    io_close(t->manifest);
+    if (!keeps)
+        memory_drop(t->set, &ignored);
+    return received;
+}
+
+static int take_version(struct mirror *r, const struct version *now, const struct live_version *v, int whole,
+                        struct taking *t, struct err *e)
+{
+    int rc = begin(r, t, e);
+    if (rc >= 0)
+        rc = whole ? take_whole(t, e) : take_delta(t, now, e);
+    if (rc == 0 && !whole)
+        return 0;
+    if (rc >= 0)
+        rc = prove(t, v, e);
+    return rc < 0 ? rc : 1;
+}
+
+int mirror_next(struct mirror *r, const struct version *now, char *path, size_t room, int64_t *step,
+                struct mirror_got *got, struct err *e)
+{
+    struct live_version v;
+    struct err ignored;
+    char shown[4200];
+    int rc = live_version_get(r->url, now ? now->step : -1, 0, r->stop, &v, e);
+    *got = (struct mirror_got){ .from = -1 };
+    if (rc <= 0 || (now && v.version <= now->step))
+        return rc < 0 ? rc : 0;
+
+    rc = 0;
+    for (int whole = now == NULL; rc <= 0 && whole <= 1 && !*r->stop; whole++) {
+        struct taking t = { .manifest = -1 };
+        snprintf(t.set, sizeof t.set, "mem:%ld/live-%lld", (long)getpid(), (long long)v.version);
+        rc = take_version(r, now, &v, whole, &t, e);
+        if (!whole && rc <= 0)
+            snprintf(got->whole, sizeof got->whole, "no delta from version %lld: %.180s",
+                     (long long)now->step, rc < 0 ? e->text : "the server has none");
+        got->received += end(&t, rc > 0);
+        if (rc > 0) {
+            got->from = whole ? -1 : now->step;
+            if (*r->kept)
+                memory_drop(r->kept, &ignored);
+            memcpy(r->kept, t.set, sizeof r->kept);
+            snprintf(path, room, "%s", t.set);
+            *step = v.version;
+        }
+    }
+    return rc < 0
+               ? err_add(e, "%s: version %lld", url_shown(r->url, shown, sizeof shown), (long long)v.version)
+               : rc;
+}
