@@ -13,6 +13,7 @@
 #include "train/lora/lora_spec.h"
 #include "tools/memplan_lab.h"
 #include "tools/memplan_sim.h"
+#include "train/simulate/sim_picture.h"
 
 struct memplan_opts {
     const char *params, *model, *lora;
@@ -98,10 +99,17 @@ static const struct opt table[] = {
     { OPT_INT,    "slow-stages",    AT(sim.slow_stages), "0",   "N",
       "pipeline stages on slower devices: the last ones, with fewer layers", 0, 4096, 0 },
     { OPT_FLOAT,  "slow-speed",     AT(sim.slow_speed), "0.5",  "F", "speed of those devices", 0.01, 1, 0 },
+    { OPT_TEXT,   "second",         AT(sim.second_name), NULL,  "CLUSTER|FILE.toml",
+      "devices of another kind: the last pipeline stages, with layers by what one takes there", 0, 0, 0,
+      CLUSTER_PRESETS },
+    { OPT_INT,    "second-gpus",    AT(sim.second_gpus), "0",   "N",
+      "how many of --gpus those are", 0, 1e6, 0 },
     { OPT_TEXT,   "trace-out",      AT(sim.trace),      NULL,   "FILE",
       "the step's timeline: a Chrome trace, or FILE.svg", 0, 0, 0 },
     { OPT_TEXT,   "scale-out",      AT(sim.scale),      NULL,   "FILE.svg",
       "step time against ranks: dp grows, the batch stays", 0, 0, 0 },
+    { OPT_TEXT,   "memory-out",     AT(sim.memory_out), NULL,   "FILE.svg",
+      "memory against layouts, those that a search shows", 0, 0, 0 },
     { OPT_INT,    "reshard-nodes",  AT(sim.reshard_nodes), "0", "N",
       "a reshard of the whole state over so many machines: time and bytes", 0, 1e6, 0 },
     { OPT_INT,    "serve-load",     AT(sim.load),       "0",    "N",
@@ -364,7 +372,7 @@ struct search {
     int n_refused;      /* layouts that do not divide the model or the batch */
     struct found least; /* of n_large, the one that needs least */
 };
-enum { MOST_FITS = 16384, SHOWN = 10 };
+enum { MOST_FITS = 49152, SHOWN = 10 };
 static const char *const recomputes[] = { "none", "selective", "full" };
 /* The schedules of the search: gpipe and naive keep more, or wait longer, than 1f1b. */
 static const struct way {
@@ -381,10 +389,8 @@ static const struct way {
 /* Estimates the seconds of a step, and what it loses most time to. Links: 300 GB/s inside a node of 8, 50
  * GB/s between nodes; a GPU of 2.5 times --tflops, which products reach. The disk
  * hides behind the products. */
-static void estimate(struct found *f, const struct memplan_sim *sim, double params)
+static void estimate(struct found *f, double params)
 {
-    if (sim->name && memplan_sim_judge(sim, &f->a, &f->p, &f->cost, &f->mfu, &f->why) >= 0)
-        return;
     const struct layout_spec *a = &f->a;
     const struct layout_plan *p = &f->p;
     const struct layout *l = &a->layout;
@@ -437,38 +443,55 @@ static int try_layout(struct search *s, struct layout_spec a)
         s->n_refused++;
         return 0;
     }
-    if (f.p.total_bytes > (double)s->o->memory) {
+    if (!memplan_sim_fits(&s->o->sim, &a, &f.p)) {
         if (!s->n_large++ || f.p.total_bytes < s->least.p.total_bytes)
             s->least = f;
         return 0;
     }
-    estimate(&f, &s->o->sim, s->params);
+    if (!s->o->sim.name)
+        estimate(&f, s->params);
+    else if (memplan_sim_judge(&s->o->sim, &f.a, &f.p, &f.cost, &f.mfu, &f.why) < 0) {
+        s->n_refused++;
+        return 0;
+    }
     if (s->n_fit < MOST_FITS)
         s->fit[s->n_fit++] = f;
     return 1;
 }
 
-/* Tries a layout with its state in memory (unless --offload asks otherwise), then with more and more of it on
- * the disk. Returns whether it fits. */
-static int try_shelves(struct search *s, const struct layout_spec *in_memory)
+/* What a layout's state needs where it fits: no further shelf or recomputation can be faster than IN_MEMORY,
+ * or what --offload asks for at least. */
+enum fit { FITS_NOT, FITS, FITS_BEST };
+
+/* Tries a layout with its state in memory (unless --offload asks otherwise), where that does not fit in the
+ * host's memory (with a clock, which knows its bus), then with more and more of it on the disk. */
+static enum fit try_shelves(struct search *s, const struct layout_spec *in_memory)
 {
     int asked = s->o->offload;
+    enum fit fits = FITS_NOT;
     if (asked != ASK_DISK && try_layout(s, *in_memory))
-        return 1;
+        return FITS_BEST;
+    if (asked == ASK_ANY && s->o->sim.name) {
+        struct layout_spec a = *in_memory;
+        a.offload = OFFLOAD_HOST;
+        fits = try_layout(s, a) ? FITS : FITS_NOT;
+    }
     for (size_t i = 0; asked >= ASK_DISK && i < sizeof shelves / sizeof *shelves; i++) {
         struct layout_spec a = *in_memory;
         a.offload = OFFLOAD_FILES;
         a.offload_grads = shelves[i].grads;
         a.offload_params = shelves[i].params;
         if (a.layout.zero >= shelves[i].zero && try_layout(s, a))
-            return 1;
+            return !i && asked == ASK_DISK ? FITS_BEST : FITS;
     }
-    return 0;
+    return fits;
 }
 
 static const char *shelf_name(const struct layout_spec *a)
 {
-    return a->offload != OFFLOAD_FILES ? "" : shelves[a->offload_grads + a->offload_params].name;
+    return a->offload == OFFLOAD_HOST    ? "state in the host's memory"
+           : a->offload != OFFLOAD_FILES ? ""
+                                         : shelves[a->offload_grads + a->offload_params].name;
 }
 
 /* The next value of --ep to try: with --simulate groups of 2, 4, … times tp x cp. 0: no more. */
@@ -480,22 +503,25 @@ static int next_ep(const struct search *s, struct degrees d, int ep)
 }
 
 /* A way to run a layout, as it is and, with --simulate, with sequence parallel and groups of experts. Returns
- * whether any fits. */
-static int try_variants(struct search *s, const struct layout_spec *in, struct degrees d)
+ * how the worst of them fits. */
+static enum fit try_variants(struct search *s, const struct layout_spec *in, struct degrees d)
 {
-    int fits = 0, both = s->o->sim.name && d.tp > 1 && !in->layout.sp;
+    enum fit worst = FITS_BEST;
+    int both = s->o->sim.name && d.tp > 1 && !in->layout.sp;
     for (int ep = (int)s->o->ep; ep; ep = next_ep(s, d, ep))
         for (int sp = in->layout.sp; sp <= in->layout.sp + both; sp++) {
             struct layout_spec a = *in;
             a.layout.sp = sp;
             a.layout.ep = ep;
-            fits |= try_shelves(s, &a);
+            enum fit fits = try_shelves(s, &a);
+            worst = fits < worst ? fits : worst;
         }
-    return fits;
+    return worst;
 }
 
 /* Tries all ways to run these degrees: ZeRO stages, micro-batches (with cp: of one sequence), schedules.
- * Activations are recomputed only where they do not fit. */
+ * Activations are recomputed only where they do not fit; with a clock, and part of the state elsewhere, all
+ * are tried: the disk may cost more than computing again. */
 static void try_degrees(struct search *s, struct degrees d)
 {
     int n_ways = d.pp > 1 ? (int)(sizeof ways / sizeof ways[0]) : 1;
@@ -503,12 +529,12 @@ static void try_degrees(struct search *s, struct degrees d)
     for (int zero = 0; zero <= (d.dp * d.cp > 1 || s->o->offload >= ASK_DISK ? 3 : 0); zero++)
         for (int64_t micro = least; micro <= most; micro *= 2)
             for (int w = 0; w < n_ways; w++)
-                for (int again = 0, fits = 0; again < 3 && !fits; again++) {
+                for (int again = 0, done = 0; again < 3 && !done; again++) {
                     struct layout_spec a = ask_of(s->o, s->c, d, zero, again);
                     a.micro = micro;
                     a.pipeline = ways[w].kind;
                     a.layout.vpp = ways[w].virtual;
-                    fits = try_variants(s, &a, d);
+                    done = try_variants(s, &a, d) >= (s->o->sim.name ? FITS_BEST : FITS);
                 }
 }
 
@@ -565,11 +591,50 @@ static void try_all(struct search *s)
     log_close(&l);
 }
 
+/* The same degrees, batch and schedule: only recomputation and what lies elsewhere differ. */
+static int is_variant(const struct layout_spec *a, const struct layout_spec *b)
+{
+    return !memcmp(&a->layout, &b->layout, sizeof a->layout) && a->micro == b->micro &&
+           a->pipeline == b->pipeline;
+}
+
+static struct sim_bar bar_of(const struct layout_spec *a, const struct layout_plan *p, double step_s)
+{
+    const struct layout *l = &a->layout;
+    struct sim_bar bar = { .step_s = step_s };
+    snprintf(bar.name, sizeof bar.name, "tp %d, pp %d, dp %d, zero %d, micro %lld%s%s", l->tp, l->pp, l->dp,
+             l->zero, (long long)a->micro, a->recompute ? ", recompute " : "",
+             a->recompute ? recomputes[a->recompute] : "");
+    memcpy(bar.bytes, p->bytes, sizeof bar.bytes);
+    return bar;
+}
+
+/* The best layouts, each in its fastest variant; --memory-out draws them. */
+static int show_best(const struct search *s, struct err *e)
+{
+    struct sim_bar bar[SHOWN] = { 0 };
+    const struct found *shown[SHOWN];
+    int n = 0;
+    for (int i = 0; i < s->n_fit && n < SHOWN; i++) {
+        const struct found *f = &s->fit[i];
+        int again = 0;
+        for (int k = 0; k < n; k++)
+            again |= is_variant(&shown[k]->a, &f->a);
+        if (again)
+            continue;
+        bar[n] = bar_of(&f->a, &f->p, f->cost);
+        shown[n++] = f;
+        print_found(f, n);
+    }
+    return n && s->o->sim.memory_out ? memplan_sim_memory(&s->o->sim, bar, n, e) : 0;
+}
+
 static int search(const struct memplan_opts *o, const struct model_config *c, double params, struct err *e)
 {
     struct search s = { .o = o, .c = c, .params = params, .fit = calloc(MOST_FITS, sizeof *s.fit) };
     if (!s.fit)
         return err_set(e, ERR_MEMORY, "no memory for the search");
+    int rc = 0;
     try_all(&s);
 
     qsort(s.fit, (size_t)s.n_fit, sizeof *s.fit, by_cost);
@@ -577,8 +642,7 @@ static int search(const struct memplan_opts *o, const struct model_config *c, do
         printf("%-3s %4s %4s%s %5s %5s %6s %-14s %-10s %10s %8s %9s %6s  %s\n", "", "tp", "pp",
                sequence_leaves(o) > 1 ? "   cp" : "", "dp", "zero", "micro", "schedule", "recompute",
                "memory", "bubble", "step", "mfu", "loses most to");
-    for (int i = 0; i < s.n_fit && i < SHOWN; i++)
-        print_found(&s.fit[i], i + 1);
+    TRY(show_best(&s, e));
 
     if (s.n_fit)
         printf("%d layouts fit %.4g GB, %d need more, %d cannot be (degrees that do not divide, batches that "
@@ -586,6 +650,7 @@ static int search(const struct memplan_opts *o, const struct model_config *c, do
                s.n_fit, (double)o->memory / 1e9, s.n_large, s.n_refused);
 
     free(s.fit);
+    s.fit = NULL;
     if (s.n_fit)
         return 0;
     if (!s.n_large)
@@ -600,6 +665,9 @@ static int search(const struct memplan_opts *o, const struct model_config *c, do
                    (long long)o->gpus, (double)o->memory / 1e9, s.least.p.total_bytes / 1e9, l->tp, l->pp,
                    l->zero, recomputes[s.least.a.recompute],
                    o->offload < ASK_DISK ? ", or --offload any" : "");
+out:
+    free(s.fit);
+    return rc;
 }
 
 int main(int argc, char **argv)
@@ -624,8 +692,11 @@ int main(int argc, char **argv)
     }
     TRY(check_offload(&o, &e));
     TRY(memplan_sim_open(&o.sim, o.dtype == DT_F32 ? SIM_F32 : SIM_BF16, o.seq_len, &e));
-    if (o.sim.name && !opt_given(&program, given, "memory"))
+    int own_memory = o.sim.name && !opt_given(&program, given, "memory");
+    if (own_memory)
         o.memory = (int64_t)o.sim.cluster.hbm_bytes;
+    o.sim.memory = (double)o.memory;
+    o.sim.second_memory = own_memory ? o.sim.second.hbm_bytes : (double)o.memory;
     TRY(read_model(&o, &c, &params, &e));
     if (o.sim.calibrate || o.sim.load) {
         rc = o.model ? 0 : err_set(&e, ERR_USAGE, "--calibrate and --serve-load need a model: give --model");

@@ -12,25 +12,66 @@ enum { MOST_SPANS = 200000, MOST_POINTS = 16 };
 
 int memplan_sim_open(struct memplan_sim *s, enum sim_dtype dtype, int64_t seq_len, struct err *e)
 {
+    int rc = 0;
+    if (s->name && !s->second_name != !s->second_gpus)
+        return err_set(e, ERR_USAGE, "--second and --second-gpus belong together: give both, or none");
     if (s->name) {
-        int rc = cluster_open(&s->cluster, s->name, e);
-        return rc >= 0 && s->ops ? memplan_ops_read(&s->cluster, s->ops, dtype, seq_len, e) : rc;
+        TRY(cluster_open(&s->cluster, s->name, e));
+        if (s->ops)
+            TRY(memplan_ops_read(&s->cluster, s->ops, dtype, seq_len, e));
+        if (s->second_name)
+            TRY(cluster_open(&s->second, s->second_name, e));
+    out:
+        return rc;
     }
-    if (s->tokens || s->ops || s->trace || s->scale || s->sites > 1 || s->slow_stages)
-        return err_set(
-            e, ERR_USAGE,
-            "--train-tokens, --sites, --slow-stages, --ops, --trace-out and --scale-out need a clock: add "
-            "--simulate h100, or a cluster file");
+    if (s->second_name || s->memory_out || s->tokens || s->ops || s->trace || s->scale || s->sites > 1 ||
+        s->slow_stages)
+        return err_set(e, ERR_USAGE,
+                       "--train-tokens, --sites, --slow-stages, --second, --ops, --trace-out, --scale-out "
+                       "and --memory-out "
+                       "need a clock: add --simulate h100, or a cluster file");
     return 0;
 }
 
-/* The run of a plan, with what only memplan's options say. */
-static void run_of(const struct memplan_sim *s, struct sim_run *run, const struct layout_spec *a,
-                   const struct layout_plan *p)
+/* The run of a plan, with what only memplan's options say. ERR_USAGE: devices of the second kind are not
+ * whole stages. */
+static int run_of(const struct memplan_sim *s, struct sim_run *run, const struct layout_spec *a,
+                  const struct layout_plan *p, struct err *e)
 {
     sim_plan_run(run, a, p, &s->cluster);
     run->slow_stages = (int)s->slow_stages;
     run->slow_speed = s->slow_speed;
+    if (!s->second_gpus)
+        return 0;
+    int64_t a_stage = (int64_t)sim_ranks(run) / run->pp, stages = s->second_gpus / a_stage;
+    if (stages * a_stage != s->second_gpus || stages < 1 || stages >= run->pp)
+        return err_set(
+            e, ERR_USAGE,
+            "--second-gpus %lld: a stage of tp %d x cp %d x dp %d has %lld devices, and there are %d "
+            "stages: use a multiple below all of them",
+            (long long)s->second_gpus, run->tp, run->cp, run->dp, (long long)a_stage, run->pp);
+    clock_second(run, &s->cluster, &s->second, (int)stages);
+    return 0;
+}
+
+int memplan_sim_fits(const struct memplan_sim *s, const struct layout_spec *a, const struct layout_plan *p)
+{
+    struct sim_run run;
+    struct err e;
+    if (!s->name || !s->second_gpus)
+        return p->total_bytes <= s->memory;
+    if (run_of(s, &run, a, p, &e) < 0)
+        return 0;
+    int V = run.pp * sim_chunks(&run);
+    double even = (double)((run.cfg->n_layers + V - 1) / V);
+    for (int v = 0; v < V; v++) {
+        int64_t first, end;
+        clock_layers(&run, v, &first, &end);
+        double memory = v % run.pp < run.pp - run.slow_stages ? s->memory : s->second_memory;
+        if (p->total_bytes * (double)(end - first) / even > memory)
+            return 0;
+    }
+    return 1;
 }
 
 int memplan_sim_judge(const struct memplan_sim *s, const struct layout_spec *a, const struct layout_plan *p,
@@ -40,8 +81,7 @@ int memplan_sim_judge(const struct memplan_sim *s, const struct layout_spec *a, 
     struct sim_run run;
     struct err e;
     double lost;
-    run_of(s, &run, a, p);
-    if (clock_step(&r, &run, &s->cluster, NULL, &e) < 0)
+    if (run_of(s, &run, a, p, &e) < 0 || clock_step(&r, &run, &s->cluster, NULL, &e) < 0)
         return -1;
     *step_s = r.step_s;
     *mfu = r.mfu;
@@ -100,8 +140,7 @@ static int write_scale(const struct memplan_sim *s, const struct layout_spec *a,
         if (layout_check(&more.layout, &more.cfg, &ignored) < 0 ||
             layout_plan_make(&p, &more, NULL, &ignored) < 0)
             break;
-        run_of(s, &run, &more, &p);
-        if (clock_step(&r, &run, &s->cluster, NULL, &ignored) < 0)
+        if (run_of(s, &run, &more, &p, &ignored) < 0 || clock_step(&r, &run, &s->cluster, NULL, &ignored) < 0)
             break;
         point[n_points++] = (struct sim_point){ sim_ranks(&run), r.step_s, r.mfu };
         printf("scale        %.0f ranks: step %.4g s, MFU %.1f %%\n", sim_ranks(&run), r.step_s, 100 * r.mfu);
@@ -115,6 +154,31 @@ out:
     return rc;
 }
 
+/* Layers of the stages on either kind. */
+static void print_stages(const struct memplan_sim *s, const struct sim_run *run)
+{
+    int fast = run->pp - run->slow_stages;
+    printf("kinds        %d stages on %s, %d on %s, where a layer takes %.3g times as long; layers", fast,
+           s->cluster.name, run->slow_stages, s->second.name, 1 / run->slow_speed);
+    for (int v = 0; v < run->pp * sim_chunks(run); v++) {
+        int64_t first, end;
+        clock_layers(run, v, &first, &end);
+        printf(" %lld", (long long)(end - first));
+    }
+    putchar('\n');
+}
+
+int memplan_sim_memory(const struct memplan_sim *s, const struct sim_bar *bar, int n, struct err *e)
+{
+    char *text = NULL;
+    size_t size;
+    int rc = sim_picture_memory(bar, n, s->memory, &text, &size, e);
+    if (rc >= 0)
+        rc = memplan_write(s->memory_out, text, size, e);
+    free(text);
+    return rc;
+}
+
 int memplan_sim_show(const struct memplan_sim *s, const struct layout_spec *a, double params, struct err *e)
 {
     struct layout_plan p;
@@ -124,9 +188,11 @@ int memplan_sim_show(const struct memplan_sim *s, const struct layout_spec *a, d
     struct sim_job_result job;
     int rc;
     TRY(layout_plan_make(&p, a, NULL, e));
-    run_of(s, &run, a, &p);
+    TRY(run_of(s, &run, a, &p, e));
     TRY(clock_step(&r, &run, &s->cluster, s->trace ? &t : NULL, e));
     sim_plan_print(&r, &run, &s->cluster, stdout);
+    if (s->second_gpus)
+        print_stages(s, &run);
 
     struct sim_job ask = { .params = params,
                            .state_bytes = params * (a->dt == DT_F32 ? 12 : 14),
@@ -197,7 +263,14 @@ int memplan_sim_serve(const struct memplan_sim *s, const struct model_config *c,
 {
     struct sim_load load = { (double)s->load, (double)s->prompt, (double)s->answer, s->first_s };
     struct sim_serve_result r = { 0 };
-    if (sim_serve(&r, &load, c, 2 * params, &s->cluster) < 0)
+    int rc = sim_serve(&r, &load, c, 2 * params, &s->cluster);
+    if (rc < 0 && s->cluster.n_serves)
+        return err_set(
+            e, ERR_USAGE,
+            "--serve-first %g: none of the %d measured servers of %s gives a first token so soon: use "
+            "a longer one",
+            s->first_s, s->cluster.n_serves, s->cluster.name);
+    if (rc < 0)
         return err_set(
             e, ERR_USAGE,
             "--serve-load %lld: no tp of a machine of %s holds %.4g GB and a request of %lld tokens in "
@@ -205,7 +278,8 @@ int memplan_sim_serve(const struct memplan_sim *s, const struct model_config *c,
             (long long)s->load, s->cluster.name, 2 * params / 1e9, (long long)(s->prompt + s->answer));
     printf(
         "serve        %.0f tokens a second: %.0f replicas of tp %d, batch %.0f: %.0f devices; %.4g tokens a "
-        "second each, first token after %.3g s\n",
-        load.tokens_per_s, r.replicas, r.tp, r.batch, r.devices, r.tokens_per_s, r.first_s);
+        "second each, first token after %.3g s%s\n",
+        load.tokens_per_s, r.replicas, r.tp, r.batch, r.devices, r.tokens_per_s, r.first_s,
+        r.measured ? ", as measured" : "");
     return 0;
 }

@@ -5,15 +5,18 @@
 #include "train/simulate/sim_plan.h"
 
 struct memplan_sim {
-    const char *name, *ops, *trace, *scale, *calibrate; /* options; name NULL: no clock */
+    const char *name, *ops, *trace, *scale, *memory_out, *calibrate; /* options; name NULL: no clock */
+    const char *second_name;
+    int64_t second_gpus;
     int64_t reshard_nodes, load, prompt, answer;
     double fit_s, first_s;
     int64_t tokens, sites, slow_stages;
     double save_every_s, slow_speed;
-    struct cluster cluster;
+    struct cluster cluster, second;
+    double memory, second_memory; /* of a device of either kind */
 };
 
-/* Reads the cluster and --ops, kernels of this dtype and length of sequence. ERR_USAGE: an option without
+/* Reads the clusters and --ops, kernels of this dtype and length of sequence. ERR_USAGE: an option without
  * --simulate; otherwise as cluster_open() and memplan_ops_read(). */
 int memplan_sim_open(struct memplan_sim *s, enum sim_dtype dtype, int64_t seq_len, struct err *e);
 /* --ops: the kernels of a trace of ptrain replace the measured calls of *c. ERR_FORMAT: it is none. */
@@ -24,6 +27,12 @@ int memplan_sim_show(const struct memplan_sim *s, const struct layout_spec *a, d
 /* A layout's seconds, MFU and largest loss, for the search. Returns < 0: the clock cannot run it. */
 int memplan_sim_judge(const struct memplan_sim *s, const struct layout_spec *a, const struct layout_plan *p,
                       double *step_s, double *mfu, const char **why);
+
+/* Whether it fits the devices of both kinds, whose stages have more or fewer layers than the plan's. */
+int memplan_sim_fits(const struct memplan_sim *s, const struct layout_spec *a, const struct layout_plan *p);
+/* --memory-out: layouts of a search, best first. */
+struct sim_bar;
+int memplan_sim_memory(const struct memplan_sim *s, const struct sim_bar *bar, int n, struct err *e);
 
 /* Writes a file, whole or not at all; a file of this name is replaced. */
 int memplan_write(const char *path, const char *text, size_t n, struct err *e);

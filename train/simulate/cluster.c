@@ -12,9 +12,10 @@
 #define IN_PRODUCT(member) offsetof(struct cluster_product, member)
 #define IN_OP(member) offsetof(struct cluster_op, member)
 #define IN_COLLECTIVE(member) offsetof(struct cluster_collective, member)
+#define IN_SERVE(member) offsetof(struct cluster_serve, member)
 #define NEEDED (-1.0)
 
-enum section { TOP, DEVICE, NETWORK, STORAGE, JOB, ENGINE, PRODUCT, OP, COLLECTIVE, N_SECTIONS };
+enum section { TOP, DEVICE, NETWORK, STORAGE, JOB, ENGINE, PRODUCT, OP, COLLECTIVE, SERVE, N_SECTIONS };
 /* repeated: at most so many, of `size` bytes each from `at` on, counted at `count`. */
 static const struct {
     const char *name;
@@ -31,6 +32,7 @@ static const struct {
     [OP] = { "op", CLUSTER_OPS, AT(op), sizeof(struct cluster_op), AT(n_ops) },
     [COLLECTIVE] = { "collective", CLUSTER_COLLECTIVES, AT(collective), sizeof(struct cluster_collective),
                      AT(n_collectives) },
+    [SERVE] = { "serve", CLUSTER_SERVES, AT(serve), sizeof(struct cluster_serve), AT(n_serves) },
 };
 
 /* clang-format off */
@@ -90,6 +92,7 @@ static const struct key {
     { NETWORK, "ranks",              IN_LEVEL(ranks),        0,     1e7,  NEEDED },
     { NETWORK, "alpha_s",            IN_LEVEL(alpha_s),      0,     10,   NEEDED },
     { NETWORK, "bytes_per_s",        IN_LEVEL(bytes_per_s),  1e3,   1e15, NEEDED },
+    { NETWORK, "unit_bytes_per_s",   IN_LEVEL(unit_bytes_per_s), 0, 1e15, 0 },
     { PRODUCT, "m",                  IN_PRODUCT(m),          1,     1e9,  NEEDED },
     { PRODUCT, "n",                  IN_PRODUCT(n),          1,     1e9,  NEEDED },
     { PRODUCT, "k",                  IN_PRODUCT(k),          1,     1e9,  NEEDED },
@@ -104,6 +107,10 @@ static const struct key {
     { COLLECTIVE, "ranks",           IN_COLLECTIVE(ranks),   2,     1e6,  NEEDED },
     { COLLECTIVE, "bytes",           IN_COLLECTIVE(bytes),   0,     1e15, NEEDED },
     { COLLECTIVE, "seconds",         IN_COLLECTIVE(seconds), 0,     1e6,  NEEDED },
+    { SERVE,   "tp",                 IN_SERVE(tp),           1,     1e6,  NEEDED },
+    { SERVE,   "batch",              IN_SERVE(batch),        1,     1e6,  NEEDED },
+    { SERVE,   "tokens_per_s",       IN_SERVE(tokens_per_s), 1e-6,  1e12, NEEDED },
+    { SERVE,   "first_s",            IN_SERVE(first_s),      0,     1e6,  NEEDED },
 };
 /* clang-format on */
 enum { N_KEYS = sizeof keys / sizeof *keys };
@@ -216,7 +223,7 @@ static int begin_section(struct reader *r, char *word)
     }
     return refuse(r,
                   "no such section: there are [device], [[network]], [storage], [job], [engine], "
-                  "[[product]], [[op]] and [[collective]]",
+                  "[[product]], [[op]], [[collective]] and [[serve]]",
                   word);
 }
 

@@ -17,6 +17,7 @@
  *   flops_per_s = 9e11
  *   [[op]]                            # a kernel of this engine, measured: docs/simulator.md
  *   [[collective]]                    # a sum or a gather of the ranks of one machine, measured
+ *   [[serve]]                         # a server, measured
  *
  * docs/simulator.md lists every key. */
 #ifndef SHARDLINE_TRAIN_SIMULATE_CLUSTER_H
@@ -26,7 +27,13 @@
 #include "base/err.h"
 
 #define CLUSTER_PRESETS "a100|h100|h800|b200"
-enum { CLUSTER_LEVELS = 4, CLUSTER_PRODUCTS = 512, CLUSTER_OPS = 2048, CLUSTER_COLLECTIVES = 128 };
+enum {
+    CLUSTER_LEVELS = 4,
+    CLUSTER_PRODUCTS = 512,
+    CLUSTER_OPS = 2048,
+    CLUSTER_COLLECTIVES = 128,
+    CLUSTER_SERVES = 64
+};
 enum sim_dtype { SIM_F32, SIM_BF16, SIM_FP8, SIM_DTYPES };
 /* Kernels of a layer, the embedding, the head and the update, by their names in a trace; copy: dev_copy. */
 /* clang-format off */
@@ -42,6 +49,7 @@ enum sim_collective { SIM_ALL_REDUCE, SIM_REDUCE_SCATTER, SIM_GATHER, SIM_COLLEC
 
 struct cluster_level {
     double ranks, alpha_s, bytes_per_s;
+    double unit_bytes_per_s; /* of a unit of the level below, whose ranks share it; 0: no limit but theirs */
 };
 struct cluster_product {
     enum sim_dtype dtype;
@@ -62,6 +70,10 @@ struct cluster_op {
 struct cluster_collective {
     enum sim_collective kind;
     double ranks, bytes, seconds;
+};
+/* A server that was measured: tp ranks with so many requests at a time. */
+struct cluster_serve {
+    double tp, batch, tokens_per_s, first_s;
 };
 /* How an engine works: facts of the engine, none of a single run. All 0: this project's engine. Switches are
  * 0 or 1, shares from 0 to 1. */
@@ -121,6 +133,8 @@ struct cluster {
     struct cluster_op op[CLUSTER_OPS];
     int n_collectives;
     struct cluster_collective collective[CLUSTER_COLLECTIVES];
+    int n_serves;
+    struct cluster_serve serve[CLUSTER_SERVES];
 };
 
 /* Reads a cluster from TOML text, ended by 0. what: its name, for messages. ERR_CONFIG: one line that names

@@ -13,6 +13,24 @@ static double inside(const struct cluster *c, int level, struct net_group g)
     return n < 1 ? 1 : n > g.size ? g.size : n;
 }
 
+/* Bytes a second of one rank on a level: its own wire, or its part of a wire that the ranks of a unit share.
+ * They all send at a time, and as much: max-min gives each the same. */
+static double rate(const struct cluster *c, int level)
+{
+    const struct cluster_level *l = &c->level[level];
+    double below = level ? c->level[level - 1].ranks : 1,
+           shared = l->unit_bytes_per_s / (below > 1 ? below : 1);
+    return shared > 0 && shared < l->bytes_per_s ? shared : l->bytes_per_s;
+}
+
+int net_level(const struct cluster *c, struct net_group g)
+{
+    int l = 0;
+    while (l + 1 < c->n_levels && inside(c, l, g) < g.size)
+        l++;
+    return l;
+}
+
 double net_inside(const struct cluster *c, struct net_group g) { return inside(c, 0, g); }
 
 /* Parts of a vector go through the levels one after the other, so the slowest level's time counts; a vector
@@ -22,7 +40,7 @@ static double nested(const struct cluster *c, struct net_group g, double bytes, 
     double below = 1, most = 0, alpha = 0;
     for (int l = 0; l < c->n_levels && below < g.size; l++) {
         double here = inside(c, l, g), units = here / below;
-        double s = bytes * (1 - 1 / units) / below / c->level[l].bytes_per_s;
+        double s = bytes * (1 - 1 / units) / below / rate(c, l);
         /* what lies above is divided by all that are inside */
         most = s > most ? s : most;
         alpha += c->level[l].alpha_s * (ring ? (units < 64 ? units - 1 : 63) : ceil(log2(units)));
@@ -36,7 +54,7 @@ static double flat(const struct cluster *c, struct net_group g, double bytes)
     double below = 1, most = 0, alpha = 0;
     for (int l = 0; l < c->n_levels && below < g.size; l++) {
         double here = inside(c, l, g);
-        double s = bytes * (here - below) / g.size / c->level[l].bytes_per_s;
+        double s = bytes * (here - below) / g.size / rate(c, l);
         most = s > most ? s : most;
         alpha += c->level[l].alpha_s * ceil(log2(here / below));
         below = here;
@@ -113,8 +131,8 @@ double net_all_to_all(const struct cluster *c, struct net_group g, double bytes,
     /* a row goes once to each machine that has one of its experts, and on from there */
     double reached = units * (1 - pow(1 - 1 / units, copies));
     reached = reached > nodes ? nodes : reached;
-    double above = bytes / copies * reached * (1 - 1 / units) / c->level[1].bytes_per_s;
-    double below = bytes * (1 - 1 / r) / c->level[0].bytes_per_s;
+    double above = bytes / copies * reached * (1 - 1 / units) / rate(c, 1);
+    double below = bytes * (1 - 1 / r) / rate(c, 0);
     return (above > below ? above : below) + c->level[0].alpha_s + c->level[1].alpha_s * ceil(log2(units));
 }
 
@@ -123,5 +141,5 @@ double net_send(const struct cluster *c, double stride, double bytes)
     int l = 0;
     while (l + 1 < c->n_levels && c->level[l].ranks && c->level[l].ranks <= stride)
         l++;
-    return c->level[l].alpha_s + bytes / c->level[l].bytes_per_s;
+    return c->level[l].alpha_s + bytes / rate(c, l);
 }

@@ -1,7 +1,8 @@
 /* network.h - seconds of a collective over a group of neighbouring or strided ranks, on a network of levels.
  * Pure functions.
  *
- * A level has ranks that share its wires, each with its own: alpha_s + bytes / bytes_per_s. A group of P
+ * A level gives every rank a wire of its own: alpha_s + bytes / bytes_per_s; or the ranks of a unit below
+ * share one to other units (unit_bytes_per_s), all at a time and each the same part of it. A group of P
  * ranks that lie `stride` apart has R of them inside a unit of the innermost level, and so on upwards. Sums
  * come in three ways:
  *
@@ -30,6 +31,8 @@ double net_all_reduce(const struct cluster *c, struct net_group g, double bytes,
 double net_all_to_all(const struct cluster *c, struct net_group g, double bytes, double nodes, double copies);
 /* A message to the rank that lies `stride` away. */
 double net_send(const struct cluster *c, double stride, double bytes);
+/* The outermost level that a group's messages cross. */
+int net_level(const struct cluster *c, struct net_group g);
 /* Ranks of the group in one unit of the innermost level. */
 double net_inside(const struct cluster *c, struct net_group g);
 

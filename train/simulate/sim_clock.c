@@ -40,20 +40,60 @@ struct clock {
     double events;
 };
 
+/* The devices of a virtual stage. */
+static const struct cluster *devices(const struct sim_run *run, const struct cluster *c, int64_t virtual)
+{
+    return run->second && virtual % run->pp >= run->pp - run->slow_stages ? run->second : c;
+}
+
 static double stage_speed(const struct sim_run *run, int64_t virtual)
 {
     return run->slow_stages > 0 && virtual % run->pp >= run->pp - run->slow_stages ? run->slow_speed : 1;
 }
 
-/* Two kinds of devices: layers in proportion to the speed of stages, rounded where they are cut. */
+/* Layers that a stage computes in `time` layers of the fast kind: the last one has the head, too. */
+static int64_t within(const struct sim_run *run, int64_t stage, double time)
+{
+    int64_t V = (int64_t)run->pp * sim_chunks(run);
+    double speed = stage_speed(run, stage);
+    double n = time * speed - (stage == V - 1 ? run->end_layers : 0);
+    return n < 1 ? 1 : (int64_t)(n + 1e-9);
+}
+
+/* Two kinds of devices: layers below a stage, where the slowest stage is as fast as can be. */
 static int64_t cut_by_speed(const struct sim_run *run, int64_t stage, int64_t layers)
 {
-    double below = 0, all = 0;
-    for (int64_t v = 0; v < (int64_t)run->pp * sim_chunks(run); v++) {
-        below += v < stage ? stage_speed(run, v) : 0;
-        all += stage_speed(run, v);
+    int64_t V = (int64_t)run->pp * sim_chunks(run), below = 0;
+    double low = 0, high = 2 * (double)layers / (run->slow_speed < 1 ? run->slow_speed : 1) + 1e3;
+    for (int i = 0; i < 60; i++) {
+        double middle = (low + high) / 2;
+        int64_t sum = 0;
+        for (int64_t v = 0; v < V; v++)
+            sum += within(run, v, middle);
+        *(sum >= layers ? &high : &low) = middle;
     }
-    return (int64_t)((double)layers * below / all + 0.5);
+    for (int64_t v = 0; v < stage; v++) {
+        int64_t n = within(run, v, high), left = layers - below - (V - 1 - v); /* a layer for each behind */
+        below += n < left ? n : left;
+    }
+    return stage == V ? layers : below;
+}
+
+static double all_s(const struct part_times *t)
+{
+    return op_sum(&t->forward) + op_sum(&t->backward_input) + op_sum(&t->backward_weight);
+}
+
+void clock_second(struct sim_run *run, const struct cluster *c, const struct cluster *second, int stages)
+{
+    struct part_times layer[2], head;
+    for (int i = 0; i < 2; i++)
+        op_layer(&layer[i], run, i ? second : c, run->cfg->n_layers / 2);
+    op_head(&head, run, second);
+    run->second = second;
+    run->slow_stages = stages;
+    run->slow_speed = all_s(&layer[0]) / all_s(&layer[1]);
+    run->end_layers = all_s(&head) / all_s(&layer[1]);
 }
 
 void clock_layers(const struct sim_run *run, int64_t stage, int64_t *first, int64_t *end)
@@ -128,9 +168,30 @@ static double gather_seconds(const struct sim_run *r, const struct cluster *c, s
  * for. */
 static double not_hidden(double moved, double computed) { return moved > computed ? moved - computed : 0; }
 
-static void time_chunk(struct clock_chunk *k, const struct sim_run *r, const struct cluster *c,
+/* Messages of a pass that cross the same shared wire as sums and gathers over dp. */
+static double crossing(const struct sim_run *r, const struct cluster *c, const struct op_times *t)
+{
+    static const enum op_kind of[] = { OP_TP, OP_CP, OP_EP };
+    const struct net_group group[] = { { r->tp, 1 }, { r->cp, r->tp }, { r->ep, 1 } };
+    int level = net_level(c, dense_holders(r).divide);
+    double s = 0;
+    for (int i = 0; i < 3 && c->level[level].unit_bytes_per_s > 0; i++)
+        s += group[i].size > 1 && net_level(c, group[i]) == level ? t->s[of[i]] : 0;
+    return s;
+}
+
+/* What a pass waits for messages that move beside it: those that are longer than it; and where its own
+ * messages cross the same wire, both have half of it (max-min) as long as both are there. */
+static double beside(double moved, double pass, double own)
+{
+    double both = pass > 0 && moved < pass ? own * moved / pass : own;
+    return not_hidden(moved, pass) + (moved > 0 ? both : 0);
+}
+
+static void time_chunk(struct clock_chunk *k, const struct sim_run *r, const struct cluster *all,
                        int64_t virtual)
 {
+    const struct cluster *c = devices(r, all, virtual);
     struct part_times one;
     int64_t first, end, V = (int64_t)r->pp * sim_chunks(r);
     clock_layers(r, virtual, &first, &end);
@@ -152,7 +213,8 @@ static void time_chunk(struct clock_chunk *k, const struct sim_run *r, const str
         op_part_add(&k->t, &one, 1 + r->mtp);
     }
 
-    op_slow(&k->t, stage_speed(r, virtual));
+    if (!r->second)
+        op_slow(&k->t, stage_speed(r, virtual));
     struct holders dense = dense_holders(r), experts = expert_holders(r);
     k->sum_s = sum_seconds(r, c, dense, k->t.dense) + sum_seconds(r, c, experts, k->t.experts);
     k->gather_s = gather_seconds(r, c, dense, k->t.dense) + gather_seconds(r, c, experts, k->t.experts);
@@ -163,7 +225,10 @@ static void time_chunk(struct clock_chunk *k, const struct sim_run *r, const str
     if (r->zero == 3 && k->t.units > 0) {
         /* backward gathers too, and sums every micro-batch where weights do not stay */
         double unit = k->gather_s / k->t.units, both = k->gather_s + k->sum_s;
-        double forward = not_hidden(k->gather_s, k->forward), backward = not_hidden(both, k->backward);
+        struct op_times back = k->t.backward_input;
+        op_add(&back, &k->t.backward_weight, 1);
+        double forward = beside(k->gather_s, k->forward, crossing(r, c, &k->t.forward));
+        double backward = beside(both, k->backward, crossing(r, c, &back));
         if (!r->engine.dp_overlap)
             forward = k->gather_s, backward = both;
         if (c->cores > 0) /* a rank's share of the packing, which a gather ends with */
@@ -189,7 +254,11 @@ static void send(struct clock *k, int stage, int down, double *arrived)
     double el = r->dtype == SIM_F32 ? 4 : 2,
            rows = (double)(r->micro * r->seq_len) / r->cp / (r->sp ? r->tp : 1);
     double stride = (double)r->tp * r->cp * r->dp;
-    double took = net_send(k->c, stride, rows * (double)r->cfg->hidden * el);
+    double bytes = rows * (double)r->cfg->hidden * el;
+    int next = (stage + (down ? r->pp - 1 : 1)) % r->pp;
+    double took = net_send(devices(r, k->c, stage), stride, bytes);
+    double there = net_send(devices(r, k->c, next), stride, bytes); /* the slower end */
+    took = there > took ? there : took;
     double begin = s->link[down] > s->now ? s->link[down] : s->now;
     s->link[down] = *arrived = begin + took;
     if (r->engine.wait_sends) {
@@ -373,13 +442,18 @@ static void end_of_stage(struct clock *k, int stage)
 {
     const struct sim_run *r = k->run;
     struct clock_stage *s = &k->stage[stage];
-    double queue = 0, params = 0, all = 0, counted = 0, gathers = 0, slices;
-    double share = op_share(r, k->c, r->pp);
+    const struct cluster *at = devices(r, k->c, stage);
+    double queue = 0, params = 0, all = 0, counted = 0, gathers = 0, slower = 0, slices;
+    double share = op_share(r, at, r->pp);
     for (int i = sim_chunks(r) - 1; i >= 0; i--) {
         struct clock_chunk *c = &s->chunk[i];
         double units = c->t.units > 0 ? c->t.units : 1, took = r->zero == 3 ? 0 : c->sum_s / units / share;
         double begin = r->engine.dp_overlap ? c->last_begin : s->now;
         double each = r->engine.dp_overlap ? (c->last_end - c->last_begin) / units : 0;
+        if (r->engine.dp_overlap && took > 0)
+            slower += beside(took * units, c->last_end - c->last_begin,
+                             crossing(r, at, &c->t.backward_input)) -
+                      not_hidden(took * units, c->last_end - c->last_begin);
         for (double u = 1; u <= units && took > 0; u++) {
             double ready = begin + u * each;
             queue = (queue > ready ? queue : ready) + took;
@@ -395,12 +469,12 @@ static void end_of_stage(struct clock *k, int stage)
         params += c->t.experts / (r->zero ? slices : 1);
         all += c->t.dense + c->t.experts;
     }
-    s->end_sums = queue > s->now ? queue : s->now;
+    s->end_sums = (queue > s->now ? queue : s->now) + slower;
     /* gradients, masters and two moments are read, masters, moments and weights written: 4 bytes each */
-    s->update_s = (r->frozen ? 0.01 : 1) * params * (16 + 14) / k->c->hbm_bytes_per_s / op_speed(r, k->c);
+    s->update_s = (r->frozen ? 0.01 : 1) * params * (16 + 14) / at->hbm_bytes_per_s / op_speed(r, at);
     /* ranks of a machine share what they pack; stage 3 packs what it gathers */
     double packed = r->zero == 3 ? 0 : all / ((double)r->dp * r->cp);
-    double measured = op_measured_update(r, k->c, params, counted, packed);
+    double measured = op_measured_update(r, at, params, counted, packed);
     s->update_s = (measured > 0 && !r->frozen ? measured : s->update_s) / share;
     /* beside the first forward pass there is as much time as it takes on the way up */
     s->gather_s = r->engine.gather_overlap ? not_hidden(gathers, s->chunk[0].forward) : gathers;
@@ -491,8 +565,11 @@ static void finish(struct clock_result *r, const struct clock *k)
         r->share[CLOCK_JITTER] += r->share[CLOCK_COMPUTE] * (1 / run->slow - 1);
     r->step_s += r->share[CLOCK_JITTER];
 
-    double peak = run->dtype == SIM_F32 && k->c->peak[SIM_F32] > 0 ? k->c->peak[SIM_F32]
-                                                                   : k->c->peak[SIM_BF16];
+    double peak = 0;
+    for (int i = 0; i < run->pp; i++) {
+        const double *of = devices(run, k->c, i)->peak;
+        peak += (run->dtype == SIM_F32 && of[SIM_F32] > 0 ? of[SIM_F32] : of[SIM_BF16]) / run->pp;
+    }
     r->flops = (run->frozen ? 2 : 3) * flops * (double)(k->micros * run->dp);
     r->flops_per_s = r->flops / r->step_s / ranks;
     r->mfu = peak > 0 ? r->flops_per_s / peak : 0;

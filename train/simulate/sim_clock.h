@@ -49,6 +49,9 @@ struct clock_timeline {
  * schedule cannot be made; ERR_MEMORY. */
 int clock_step(struct clock_result *r, const struct sim_run *run, const struct cluster *c,
                struct clock_timeline *t, struct err *e);
+/* The last `stages` stages are on devices of another cluster, borrowed; layers are divided such that the
+ * slowest stage is as fast as can be. */
+void clock_second(struct sim_run *run, const struct cluster *c, const struct cluster *second, int stages);
 /* Layers of a virtual stage: first .. end - 1. */
 void clock_layers(const struct sim_run *run, int64_t stage, int64_t *first, int64_t *end);
 

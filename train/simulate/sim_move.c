@@ -80,9 +80,33 @@ static int try_replica(struct sim_serve_result *r, const struct sim_load *l, con
     return l->first_s <= 0 || r->first_s <= l->first_s;
 }
 
+/* The same from servers that were measured. */
+static int serve_measured(struct sim_serve_result *r, const struct sim_load *l, const struct cluster *c)
+{
+    int found = 0;
+    for (int i = 0; i < c->n_serves; i++) {
+        const struct cluster_serve *s = &c->serve[i];
+        struct sim_serve_result one = { .tp = (int)s->tp,
+                                        .batch = s->batch,
+                                        .tokens_per_s = s->tokens_per_s,
+                                        .first_s = s->first_s,
+                                        .measured = 1 };
+        one.replicas = ceil(l->tokens_per_s / s->tokens_per_s);
+        one.devices = one.replicas * s->tp;
+        if (l->first_s > 0 && s->first_s > l->first_s)
+            continue;
+        if (!found || one.devices < r->devices || (one.devices == r->devices && one.first_s < r->first_s))
+            *r = one;
+        found = 1;
+    }
+    return found ? 0 : -1;
+}
+
 int sim_serve(struct sim_serve_result *r, const struct sim_load *l, const struct model_config *cfg,
               double weights, const struct cluster *c)
 {
+    if (c->n_serves)
+        return serve_measured(r, l, c);
     int found = 0, most = c->level[0].ranks >= 1 ? (int)c->level[0].ranks : 8;
     for (int tp = 1; tp <= most && cfg->n_heads % tp == 0; tp *= 2)
         for (double batch = 1; batch <= 1024; batch *= 2) {

@@ -27,8 +27,10 @@ struct sim_serve_result {
     double batch, replicas, devices;
     double tokens_per_s; /* of a replica, while it also reads prompts */
     double first_s;      /* a prompt alone, behind a step of decode */
+    int measured;        /* a [[serve]] of the cluster */
 };
-/* The fewest devices that carry the load: tp 1 to a machine, batches by powers of two, from the operator
+/* The fewest devices that carry the load: from the servers of the cluster that were measured, with requests
+ * as they were measured with; without any, tp 1 to a machine, batches by powers of two, from the operator
  * times of the clock. weights: bytes of the model. 0, or -1: no tp has room for the model and one request in
  * time. */
 int sim_serve(struct sim_serve_result *r, const struct sim_load *l, const struct model_config *cfg,

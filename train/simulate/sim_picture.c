@@ -133,3 +133,46 @@ int sim_picture_scale(const struct sim_point *p, int n_points, char **text, size
     add(&b, "</svg>\n");
     return give(&b, text, n, e);
 }
+
+int sim_picture_memory(const struct sim_bar *bar, int n_bars, double memory, char **text, size_t *n,
+                       struct err *e)
+{
+    static const char *const colors[] = { "#4c78a8", "#f58518", "#54a24b", "#72b7b2",
+                                          "#b279a2", "#9d755d", "#e45756", "#bab0ac" };
+    enum { N_COLORS = sizeof colors / sizeof *colors, NAME = 330, TIMES = 120 };
+    struct buf b = { 0 };
+    double most = memory;
+    for (int i = 0; i < n_bars; i++) {
+        double sum = 0;
+        for (int k = 0; k < MEM_CATS; k++)
+            sum += bar[i].bytes[k];
+        most = sum > most ? sum : most;
+    }
+    double scale = (WIDTH - NAME - TIMES) / (most > 0 ? most : 1);
+    begin_svg(&b, WIDTH, TOP + ROW * n_bars + 30);
+    for (int k = 0, x = NAME; k < MEM_CATS; k++, x += 90)
+        add(&b,
+            "<rect x=\"%d\" y=\"8\" width=\"10\" height=\"10\" fill=\"%s\"/><text x=\"%d\" "
+            "y=\"17\">%s</text>\n",
+            x, colors[k % N_COLORS], x + 14, mem_cat_name((enum mem_cat)k));
+    for (int i = 0; i < n_bars; i++) {
+        double x = NAME;
+        int y = TOP + i * ROW;
+        add(&b, "<text x=\"4\" y=\"%d\">%s</text>\n", y + 14, bar[i].name);
+        for (int k = 0; k < MEM_CATS; k++) {
+            double width = bar[i].bytes[k] * scale;
+            if (width >= 0.1)
+                add(&b, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"/>\n", x, y, width,
+                    ROW - 4, colors[k % N_COLORS]);
+            x += width;
+        }
+        add(&b, "<text x=\"%.1f\" y=\"%d\">%.4g GB, %.3g s</text>\n", x + 4, y + 14, (x - NAME) / scale / 1e9,
+            bar[i].step_s);
+    }
+    double line = NAME + memory * scale;
+    add(&b,
+        "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%d\" stroke=\"black\"/><text x=\"%.1f\" y=\"%d\" "
+        "text-anchor=\"end\">%.4g GB</text>\n</svg>\n",
+        line, TOP, line, TOP + ROW * n_bars, line, TOP + ROW * n_bars + 16, memory / 1e9);
+    return give(&b, text, n, e);
+}

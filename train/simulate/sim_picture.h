@@ -3,6 +3,7 @@
 #ifndef SHARDLINE_TRAIN_SIMULATE_SIM_PICTURE_H
 #define SHARDLINE_TRAIN_SIMULATE_SIM_PICTURE_H
 
+#include "base/mem.h"
 #include "train/simulate/sim_clock.h"
 
 /* JSON: a thread a stage, an event a span, microseconds. ERR_MEMORY. */
@@ -16,5 +17,15 @@ struct sim_point {
 };
 /* Step time against ranks, both logarithmic, with the line of a perfect speed-up. ERR_MEMORY. */
 int sim_picture_scale(const struct sim_point *p, int n_points, char **text, size_t *n, struct err *e);
+
+/* A layout: its name, seconds of its step, bytes by category. */
+struct sim_bar {
+    char name[64];
+    double step_s, bytes[MEM_CATS];
+};
+/* Memory of a rank against layouts: stacked bars, with the memory of a device as a line, and step times
+ * beside them. ERR_MEMORY. */
+int sim_picture_memory(const struct sim_bar *bar, int n_bars, double memory, char **text, size_t *n,
+                       struct err *e);
 
 #endif

@@ -20,8 +20,12 @@ struct sim_run {
     double imbalance;     /* rows of the fullest rank's experts, times an even load; 0: 1 */
     double threads;       /* of a rank, where ranks share a machine's cores; 0: 1 */
     double slow;          /* of a machine among them that is slower: its share of the speed; 0: none */
-    int slow_stages; /* the last pipeline stages run on devices of slow_speed, with fewer layers; 0: none */
+    int slow_stages;   /* the last pipeline stages run on devices of slow_speed, with fewer layers; 0: none */
+    double end_layers; /* what the head takes of a layer's time, where layers are cut by speed */
     double slow_speed;
+    const struct cluster
+        *second; /* what the last slow_stages are devices of, borrowed; NULL: the same kind, of
+                                   * slow_speed */
     double disk_bytes, disk_fetched,
         host_bytes; /* of a rank: a step, a micro-batch, a step over the host's bus */
     struct sim_engine engine;

@@ -98,7 +98,7 @@ def predict(a, tmp, row, toml, env, more=()):
     with open(path, "w") as f:
         f.write(toml)
     flags = {row["flags"][i]: row["flags"][i + 1] for i in range(0, len(row["flags"]), 2)}
-    tp, pp = flags.get("--tp", 1), flags.get("--pp", 1)
+    tp, pp = int(flags.get("--tp", 1)), int(flags.get("--pp", 1))
     dp = row["ranks"] // (tp * pp)
     out = run([os.path.join(a.bin, "memplan"), "--model", model_of(tmp, row), "--gpus", row["ranks"], "--threads",
                row["threads"], "--tp", tp, "--pp", pp, "--dp", dp, "--zero", flags.get("--zero", 0), "--dtype",

@@ -80,6 +80,33 @@ claim "a trace needs a clock" has "$err" "add --simulate"
 run "${one[@]}" --fit 1e-9
 claim "a step that cannot be is refused" [ $rc = 2 ] && claim "with both numbers" has "$err" "a step takes"
 
+# two kinds of devices: uneven stages, in a layout and in a search
+two=(--model 1b --seq-len 2048 --global-batch 16 --simulate h100 --second a100)
+run memplan "${two[@]}" --gpus 8 --tp 2 --pp 4 --second-gpus 4
+claim "layers by what one takes on either kind" grep -Eq '^kinds +2 stages on h100, 2 on a100, .* layers( [1-9][0-9]*){4}$' <<<"$out"
+run memplan "${two[@]}" --gpus 8 --tp 2 --pp 4 --second-gpus 3
+claim "part of a stage is refused" [ "$rc/$(wc -l <<<"$err")" = 2/1 ] && claim "with both numbers" has "$err" "--second-gpus 3: a stage"
+run memplan "${two[@]}" --gpus 8 --tp 2 --pp 4
+claim "how many are needed" has "$err" "--second-gpus belong together"
+run memplan "${two[@]}" --gpus 8 --second-gpus 4 --memory-out "$TMP/memory.svg"
+claim "a search over both: whole stages of one kind" [ $rc = 0 -a "$(awk '/^[0-9]+ +[0-9]+ +[0-9]+ / && $3 % 2' <<<"$out" | wc -l)" = 0 ]
+claim "memory against layouts is SVG" python3 -c '
+import sys, xml.dom.minidom as m
+texts = [t.firstChild.data for t in m.parse(sys.argv[1]).getElementsByTagName("text")]
+sys.exit(sum(t.startswith("tp ") for t in texts) != 10 or "80 GB" not in texts)' "$TMP/memory.svg"
+run memplan --model 7b --gpus 1 --seq-len 2048 --global-batch 4 --simulate h100 --offload any
+claim "a search tries the host's memory and the disk" has "$out" "; state "
+
+# measured servers
+{ printf '[device]\nbf16_flops = 1e12\nefficiency = 0.5\nhbm_bytes_per_s = 1e12\nhbm_bytes = 80e9\n[[network]]\nranks = 0\nalpha_s = 0\nbytes_per_s = 1e9\n'
+    printf '[[serve]]\ntp = %s\nbatch = %s\ntokens_per_s = %s\nfirst_s = %s\n' 1 8 90 0.2 1 32 250 1.5 2 32 450 0.4; } >"$TMP/served.toml"
+run memplan --model 1b --simulate "$TMP/served.toml" --serve-load 1000
+claim "replicas from measured servers" has "$out" "4 replicas of tp 1, batch 32: 4 devices; 250 tokens a second each, first token after 1.5 s, as measured"
+run memplan --model 1b --simulate "$TMP/served.toml" --serve-load 1000 --serve-first 0.5
+claim "in time" has "$out" "3 replicas of tp 2, batch 32: 6 devices"
+run memplan --model 1b --simulate "$TMP/served.toml" --serve-load 1000 --serve-first 0.1
+claim "none is so fast" has "$err" "none of the 3 measured servers"
+
 printf '[device]\nbf16_flops = 1e12\nefficiency = 7\n' >"$TMP/bad.toml"
 run memplan --model 110m --gpus 8 --tp 1 --simulate "$TMP/bad.toml"
 claim "an impossible value is one line" [ "$rc/$(wc -l <<<"$err")" = 2/1 ] && claim "with key and value" has "$err" "line 3: efficiency is 7"

@@ -84,6 +84,12 @@ TEST(an_impossible_cluster_gets_one_line_with_its_key_and_value)
         { DEVICE WIRE OP "rows = 4\n", { "[[op]] that ends here has no seconds", "add it" } },
         { DEVICE WIRE "[[op]]\nname = \"warp\"\n", { "line 11: \"warp\"", "no such kernel" } },
         { DEVICE WIRE "[[op]]\nrows = 1\nseconds = 1\nname = \"attn\"\n", { "has no dtype", "add it" } },
+        { DEVICE WIRE "unit_bytes_per_s = -1\n", { "line 10: unit_bytes_per_s is -1", "from 0 to" } },
+        { DEVICE WIRE "[[serve]]\ntp = 0\n", { "line 11: tp is 0", "from 1 to" } },
+        { DEVICE WIRE "[[serve]]\nbatch = 0\n", { "line 11: batch is 0", "from 1 to" } },
+        { DEVICE WIRE "[[serve]]\ntokens_per_s = 0\n", { "line 11: tokens_per_s is 0", "from 1e-06" } },
+        { DEVICE WIRE "[[serve]]\ntp = 1\nfirst_s = -1\n", { "line 12: first_s is -1", "from 0 to" } },
+        { DEVICE WIRE "[[serve]]\ntp = 1\nbatch = 1\nfirst_s = 1\n", { "has no tokens_per_s", "add it" } },
         { DEVICE WIRE "[[collective]]\nkind = \"broadcast\"\n", { "line 11: \"broadcast\"", "all-reduce" } },
         { DEVICE WIRE "[[collective]]\nranks = 1\n", { "line 11: ranks is 1", "from 2 to" } },
         { DEVICE WIRE "[[collective]]\nbytes = -4\n", { "line 11: bytes is -4", "from 0 to" } },
@@ -359,6 +365,54 @@ TEST(overlap_hides_sums_and_two_kinds_of_devices_get_layers_by_their_speed)
     CHECK_INT(end, 12);
 }
 
+TEST(flows_that_cross_one_wire_share_it)
+{
+    struct model_config m = model_of(8);
+    struct cluster c = easy_cluster();
+    struct net_group strided = { 2, 4 };
+    struct sim_run run = run_of(&m);
+    c.level[1].unit_bytes_per_s = 2e5; /* half of what its four ranks' wires carry */
+    CHECK_NEAR(net_all_gather(&c, strided, 8e5), 8.0, 1e-9);
+    CHECK_NEAR(net_send(&c, 4, 1e6), 20.0, 1e-9);
+    CHECK_INT(net_level(&c, strided), 1);
+    CHECK_INT(net_level(&c, (struct net_group){ 4, 1 }), 0);
+
+    /* sums over dp beside sums over tp, both between machines: the wire has to carry both */
+    c.level[0].ranks = 1;
+    c.level[1].unit_bytes_per_s = 0;
+    run.tp = 2, run.dp = 2, run.zero = 1, run.rows = 2, run.engine.dp_overlap = 1;
+    struct clock_result apart = step_of(&run, &c);
+    c.level[1].unit_bytes_per_s = 1e5; /* the same bytes a second, but of one wire for all of a rank */
+    struct clock_result shared = step_of(&run, &c);
+    CHECK_NEAR(shared.share[CLOCK_TP], apart.share[CLOCK_TP], 1e-9);
+    CHECK(shared.share[CLOCK_DP] > apart.share[CLOCK_DP]);
+    double back = apart.share[CLOCK_TP] / 2; /* at most: backward's half of them is as long again */
+    CHECK(shared.step_s - apart.step_s <= back * 1.01);
+}
+
+TEST(stages_on_another_kind_of_devices_get_layers_by_what_one_takes_there)
+{
+    struct model_config m = model_of(24);
+    struct cluster fast, slow;
+    struct err e = { 0 };
+    int64_t first, end;
+    CHECK_INT(cluster_open(&fast, "h100", &e), 0);
+    CHECK_INT(cluster_open(&slow, "h100", &e), 0);
+    slow.peak[SIM_BF16] /= 3, slow.hbm_bytes_per_s /= 3, slow.kernel_s = fast.kernel_s * 3;
+    struct sim_run run = run_of(&m);
+    run.dtype = SIM_BF16, run.pp = 4, run.micro = 16, run.seq_len = 4096, run.rows = 128;
+    double even = step_of(&run, &fast).step_s;
+    clock_second(&run, &fast, &slow, 2);
+    CHECK_NEAR(run.slow_speed, 1.0 / 3, 0.02);
+    clock_layers(&run, 0, &first, &end);
+    CHECK_INT(end - first, 9);
+    clock_layers(&run, 3, &first, &end);
+    CHECK_INT(end - first, 3);
+    double uneven = step_of(&run, &fast).step_s;
+    run.slow_speed = 1; /* the same devices, layers as many everywhere */
+    CHECK(uneven > even && uneven < 0.75 * step_of(&run, &fast).step_s);
+}
+
 TEST(failures_saves_and_restarts_cost_what_daly_s_formula_says)
 {
     struct model_config m = model_of(2);
@@ -416,6 +470,20 @@ TEST(servers_for_a_load_have_room_carry_it_and_are_in_time)
     CHECK(more.tp > 1); /* one device has no room */
     load.first_s = 1e-9;
     CHECK(sim_serve(&more, &load, &m, 30e9, &c) < 0);
+
+    /* measured ones: the fewest devices in time */
+    c.n_serves = 3;
+    c.serve[0] = (struct cluster_serve){ 1, 8, 100, 0.2 };
+    c.serve[1] = (struct cluster_serve){ 1, 32, 200, 0.9 };
+    c.serve[2] = (struct cluster_serve){ 4, 32, 700, 0.1 };
+    load = (struct sim_load){ 1500, 512, 128, 0 };
+    CHECK_INT(sim_serve(&r, &load, &m, 30e9, &c), 0);
+    CHECK(r.measured && r.batch == 32 && r.tp == 1 && r.devices == 8);
+    load.first_s = 0.5;
+    CHECK_INT(sim_serve(&r, &load, &m, 30e9, &c), 0);
+    CHECK(r.tp == 4 && r.replicas == 3 && r.devices == 12);
+    load.first_s = 0.05;
+    CHECK(sim_serve(&r, &load, &m, 30e9, &c) < 0);
 }
 
 TEST(a_timeline_has_every_forward_and_backward_once)
