@@ -12,6 +12,7 @@
 #ifndef SHARDLINE_MODEL_MODEL_H
 #define SHARDLINE_MODEL_MODEL_H
 
+#include <signal.h>
 #include "comm/comm.h"
 #include "kernels/kernels.h"
 #include "kernels/ring.h"
@@ -281,6 +282,10 @@ void resident_close(struct resident *r);
 int64_t resident_bytes(const struct resident *r);
 /* Closes r and keeps its memory in *to. Where there is none for the list, it is freed. */
 void resident_retire(struct resident *r, struct resident_memory *to);
+/* Memory for weights that resident_fill() reads whole for m, its pages touched. *stop not 0: ends early, with
+ * what there is, as where memory runs out. Host memory only; any thread. x: zeroes. */
+void resident_memory_open(struct resident_memory *x, const struct model *m,
+                          const volatile sig_atomic_t *stop);
 int64_t resident_memory_bytes(const struct resident_memory *x);
 /* Frees it; d: the device, or another one with the same struct mem. */
 void resident_memory_close(struct resident_memory *x, struct dev *d);

@@ -380,6 +380,32 @@ static int open_kept(struct resident_memory *x, int n)
     return x->block && x->bytes;
 }
 
+/* A write to every page makes it this process's own. */
+#define PAGE ((size_t)4096)
+static void *touched(const struct model *m, enum mem_cat cat, size_t bytes, const volatile sig_atomic_t *stop)
+{
+    volatile char *p = bytes ? dev_alloc(m->dev, cat, bytes) : NULL;
+    for (size_t i = 0; p && i < bytes && !*stop; i += PAGE)
+        p[i] = 0;
+    return (void *)(uintptr_t)p;
+}
+
+void resident_memory_open(struct resident_memory *x, const struct model *m, const volatile sig_atomic_t *stop)
+{
+    size_t reading;
+    if (!open_kept(x, m->local.n_trained))
+        return;
+    resident_measure(m, &reading);
+    for (int v = 0; v < x->n && !*stop; v++) {
+        x->bytes[v] = staying_bytes(m, v) + model_pack_bytes(m, v);
+        x->block[v] = touched(m, MEM_PARAMS, x->bytes[v], stop);
+    }
+    if (!*stop) {
+        x->flat_bytes = reading;
+        x->flat = touched(m, MEM_WORK, reading, stop);
+    }
+}
+
 void resident_retire(struct resident *r, struct resident_memory *to)
 {
     const int n = r->m ? r->m->local.n_trained : 0;

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include "base/io.h"
 #include "base/opt.h"
@@ -13,6 +14,8 @@
 #include "serve/share/share_source.h"
 #include "store/memory.h"
 #include "store/store.h"
+
+#define NICE 5 /* a trainer's and a server's steps go first on this machine */
 
 struct pshare_opts {
     const char *host, *key_file;
@@ -151,6 +154,7 @@ static int serve(const struct pshare_opts *o, const char *source, struct err *e)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigprocmask(SIG_BLOCK, &set, NULL);
+    setpriority(PRIO_PROCESS, 0, NICE); /* before there are threads */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGTERM, on_signal);
     signal(SIGINT, on_signal);

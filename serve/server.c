@@ -451,6 +451,7 @@ static int open_engine(struct server *s, struct err *e)
                                .kv_disk_bytes = s->kv_disk_bytes,
                                .router = server_is_head(s) ? &s->router : NULL,
                                .is_follower = !server_is_first(s),
+                               .is_pushed = s->o.follow != NULL,
                                .log = &s->log };
     int rc = engine_open(&s->engine, &in, e);
     return comm_agree(s->mesh.all, rc, e);

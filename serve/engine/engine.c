@@ -89,6 +89,10 @@ int engine_open(struct engine *en, const struct engine_setup *in, struct err *e)
     if (in->router)
         TRY(open_planner(en, m, e));
     TRY(in->kv_disk ? engine_open_pages(en, e) : 0);
+    if (in->is_pushed)
+        reload_prepare(&en->reload, in->loaded);
+    if (in->router)
+        metric_set(in->sv->metrics, GAUGE_WEIGHTS_KEPT, en->reload.kept_bytes);
     rc = 0;
 out:
     return rc;

@@ -53,6 +53,7 @@ struct engine_setup {
     struct router
         *router;         /* its first replica is this engine's; NULL on ranks that are not the first of it */
     int is_follower;     /* another process decides when this engine ends */
+    int is_pushed;       /* newer weights come often (--follow) */
     struct log *log;     /* or NULL */
     const char *kv_disk; /* --kv-disk: the folder, NULL: there is none; and its size */
     int64_t kv_disk_bytes;

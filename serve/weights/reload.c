@@ -14,6 +14,7 @@
 #include "serve/weights/repack.h"
 #include "serve/weights/weights.h"
 
+#define NICE_PREPARING 15
 #define NICE 5                           /* steps go first where CPUs are few */
 #define READ_BUFFERS ((int64_t)64 << 20) /* memory that reading takes besides the weights */
 
@@ -122,9 +123,31 @@ static void *free_weights(void *arg)
 
 static void wait_freeing(struct reload *r)
 {
+    r->hurry = 1;
     if (r->is_freeing)
         pthread_join(r->freeing, NULL);
     r->is_freeing = 0;
+    r->hurry = 0;
+}
+
+static void *prepare(void *arg)
+{
+    struct reload *r = arg;
+    pool_unpin_self(r->now->m.dev->pool);
+    setpriority(PRIO_PROCESS, (id_t)gettid(), NICE_PREPARING);
+    resident_memory_open(&r->spare, &r->now->m, &r->hurry);
+    return NULL;
+}
+
+void reload_prepare(struct reload *r, struct model_info *now)
+{
+    size_t reading;
+    if (now->m.dev->memory)
+        return;
+    r->now = now;
+    r->kept_bytes = (int64_t)resident_measure(&now->m, &reading);
+    r->kept_bytes += (int64_t)reading;
+    r->is_freeing = pthread_create(&r->freeing, NULL, prepare, r) == 0;
 }
 
 /* Gigabytes take tens of milliseconds to give back, which no step waits for. A device with memory of its own

@@ -27,11 +27,12 @@ struct reload {
     int n_here;
     struct err refused; /* found before anything was read; code 0: nothing */
     struct reload_order order;
-    int64_t version;   /* of the weights that are served now; after reload_end() of the new ones */
-    const char *param; /* after an error: the member of the order that it is about */
-    double begin_s;    /* clock_s() */
-    pthread_t freeing; /* frees the weights before the last swap, … */
-    int is_freeing;    /* … when set */
+    int64_t version;             /* of the weights that are served now; after reload_end() of the new ones */
+    const char *param;           /* after an error: the member of the order that it is about */
+    double begin_s;              /* clock_s() */
+    pthread_t freeing;           /* frees the weights before the last swap, or makes `spare` ready, … */
+    int is_freeing;              /* … when set */
+    volatile sig_atomic_t hurry; /* the thread ends soon */
 
     /* Of a version that was followed: the memory of the weights before it, for the next one (host memory). */
     struct resident_memory spare;
@@ -40,6 +41,9 @@ struct reload {
     struct reload_moved moved;
 };
 
+/* The server follows a URL: a thread makes the memory for the first version ready, where it is the host's.
+ * r: zeroes. */
+void reload_prepare(struct reload *r, struct model_info *now);
 /* Begins to read the weights of an order (reload_order_write()) beside now, in a background task. version: of
  * those that are served. all: the ranks of the replica; n_here: ranks of this machine that do the same. Where
  * memory for both is missing, the task ends with ERR_MEMORY before anything is read. */

@@ -79,12 +79,22 @@ class Stream(threading.Thread):
                       if b > begin and a < end)
 
 
+def settle(s):
+    """Waits until the server has touched the memory for the first version."""
+    was, now = 0, 1
+    while now > was:
+        was = now
+        time.sleep(1)
+        now = sum(int(open(f"/proc/{pid}/statm").read().split()[1]) for pid in s.ranks().values())
+
+
 def served(s):
     return json.loads(s.request("GET", "/v1/models")[1])["data"][0]["weight_version"]
 
 
 def measure(what, s, others, change, n):
     """n changes, idle and beside a stream. change(v): makes version v the one that is served."""
+    settle(s)
     for beside in (False, True):
         stream = Stream(s) if beside else None
         time.sleep(4 if beside else 1)

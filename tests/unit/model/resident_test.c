@@ -189,3 +189,30 @@ TEST(memory_of_weights_that_were_given_up_holds_the_next_ones_and_no_other_is_ta
     close_served(&b);
     CHECK_INT(mem.total_now, 0);
 }
+
+TEST(memory_that_was_made_ready_is_what_filling_takes)
+{
+    struct served a = { 0 };
+    struct numbers all = { 0 };
+    struct resident_memory kept = { 0 }, cut = { 0 };
+    struct err e;
+    for (int tied = 0; tied < 2; tied++) {
+        open_served(&a, tied);
+        resident_memory_open(&kept, &a.m, &(volatile sig_atomic_t){ 0 });
+        mem.total_peak = mem.total_now;
+        const int64_t before = mem.total_now;
+        CHECK(resident_memory_bytes(&kept) > 0);
+        CHECK_INT(resident_fill(&a.r, &a.m,
+                                &(struct resident_source){ .read = read_values, .ctx = &all, .reuse = &kept },
+                                &e),
+                  0);
+        CHECK_INT(mem.total_peak, before);
+        CHECK_INT(resident_memory_bytes(&kept), (int64_t)kept.flat_bytes);
+        resident_memory_close(&kept, a.d);
+        resident_memory_open(&cut, &a.m, &(volatile sig_atomic_t){ 1 });
+        CHECK_INT(resident_memory_bytes(&cut), 0);
+        resident_memory_close(&cut, a.d);
+        close_served(&a);
+        CHECK_INT(mem.total_now, 0);
+    }
+}
