@@ -124,13 +124,14 @@ int version_open(struct version **out, const char *path, int64_t step, struct er
                      ckpt_driver(c));
         goto out;
     }
-    struct ckpt_digests d = { 0 };
     for (int i = 0; i < ckpt_n_tensors(c); i++)
         if (ckpt_tensor(c, i)->role == ROLE_WEIGHT && !ckpt_tensor(c, i)->has_digest)
             rc = err_set(e, ERR_FORMAT, "%s: %s has no digest", path, ckpt_tensor(c, i)->name);
     if (rc < 0)
         goto out;
-    d = ckpt_digest_all(ckpt_n_tensors(c), ckpt_n_tensors(c) ? ckpt_tensor(c, 0) : NULL, ckpt_state(c));
+    const struct ckpt_digests d = ckpt_digest_all(ckpt_n_tensors(c),
+                                                  ckpt_n_tensors(c) ? ckpt_tensor(c, 0) : NULL,
+                                                  ckpt_state(c));
     v->step = step >= 0 ? step : ckpt_state(c)->has_state ? ckpt_state(c)->step : 0;
     ckpt_digest_hex(d.weights, v->digest);
     snprintf(v->etag, sizeof v->etag, "%lld-%s", (long long)v->step, v->digest);

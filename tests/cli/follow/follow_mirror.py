@@ -69,6 +69,7 @@ whole = received(mirror, 1)[0]
 for v in (2, 3):
     n, is_delta = received(mirror, v)
     claim(f"version {v}: what changed came, which is less", is_delta and 0 < n < 0.8 * whole, (n, whole, mirror.err))
+print(f"{whole} bytes whole, {received(mirror, 2)[0]} and {received(mirror, 3)[0]} of what changed", file=sys.stderr)
 with open(f"{tmp}/config.json", "wb") as f:
     f.write(urllib.request.urlopen(f"{mirror.url}/config.json").read())
 claim("small files are the same", open(f"{tmp}/config.json", "rb").read()
