@@ -1,5 +1,5 @@
 /* memplan_lab.c - see memplan_lab.h. A turn is a step of two layers, the embedding, the head and an update;
- * every call is timed by itself. A call's time is the median of its turns. */
+ * every call is timed by itself, and the median of its turns counts. */
 #include "tools/memplan_lab.h"
 
 #include <math.h>
@@ -36,6 +36,7 @@ struct lab_layer {
     float *moment[2];
     int64_t n_params;
     float *params, *sums_flat;
+    void *params_dt;
 };
 struct lab {
     struct lab_shape s;
@@ -176,6 +177,7 @@ static void take_layer(struct lab *l, struct lab_layer *y)
     take_pack(l, &y->pack[W_GU], 2 * l->inter, l->h, &l->of_hidden);
     take_pack(l, &y->pack[W_DOWN], l->h, l->inter, &l->of_inter);
     y->params = take_floats(l, y->n_params);
+    y->params_dt = take_floats(l, y->n_params);
     y->sums_flat = take_floats(l, y->n_params);
     for (int i = 0; i < 2; i++)
         y->moment[i] = take_floats(l, y->n_params);
@@ -459,10 +461,9 @@ static void update(struct lab *l, struct lab_layer *y)
         .lr = 1e-6f, .eps = 1e-8f, .beta1 = 0.9, .beta2 = 0.95, .bias1 = 0.1f, .bias2 = 0.2f, .clip = 1
     };
     struct xsum s = { 0 };
-    void *w16 = l->s.dt == DT_F32 ? NULL : y->m[0].w.p;
+    void *w16 = l->s.dt == DT_F32 ? NULL : y->params_dt;
     int64_t n = y->n_params;
-    n = w16 && n > y->m[W_Q].n * y->m[W_Q].k ? y->m[W_Q].n * y->m[W_Q].k : n;
-    TIMED(l, sum_squares, y->n_params, 0, 0, KERNEL(l->d, sum_squares, &s, y->sums_flat, y->n_params));
+    TIMED(l, sum_squares, n, 0, 0, KERNEL(l->d, sum_squares, &s, y->sums_flat, n));
     TIMED(l, adamw, n, 0, 0,
           KERNEL(l->d, adamw, y->params, w16, y->moment[0], y->moment[1], y->sums_flat, n, &how));
     pack(l, &y->pack[W_QKV], 3, &y->m[W_Q]);
@@ -491,7 +492,9 @@ static void turn(struct lab *l)
 static void *turns(void *arg)
 {
     struct lab *l = arg;
-    for (int i = -1; i < TURNS; i++) {
+    double params = (double)(l->vocab * l->h + LAYERS * l->layer[0].n_params);
+    int n = 6 * (double)l->T * params > 1e11 ? TURNS - 1 : TURNS; /* of large shapes fewer */
+    for (int i = -1; i < n; i++) {
         if (l->together)
             pthread_barrier_wait(l->together);
         turn(l);
@@ -512,7 +515,8 @@ static int is_same(const struct cluster_op *a, const struct cluster_op *b)
            a->other == b->other && a->seq_len == b->seq_len;
 }
 
-/* at: the member of cluster_op that these times are. */
+/* at: the member of cluster_op that these times are. Of several threads' the lower quartile: where another
+ * program takes a core, all of them wait. */
 static void keep(struct cluster *c, struct lab *l, size_t at)
 {
     for (int i = 0; i < l->n_calls; i++) {
@@ -525,7 +529,8 @@ static void keep(struct cluster *c, struct lab *l, size_t at)
             return;
         if (k == c->n_ops)
             c->op[c->n_ops++] = x->op;
-        memcpy((char *)&c->op[k] + at, &x->s[x->n / 2], sizeof(double));
+        memcpy((char *)&c->op[k] + at, &x->s[l->threads > 1 ? (x->n - 1) / 4 : (x->n - 1) / 2],
+               sizeof(double));
     }
 }
 

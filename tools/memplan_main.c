@@ -109,7 +109,7 @@ static const struct opt table[] = {
     { OPT_TEXT,   "scale-out",      AT(sim.scale),      NULL,   "FILE.svg",
       "step time against ranks: dp grows, the batch stays", 0, 0, 0 },
     { OPT_TEXT,   "memory-out",     AT(sim.memory_out), NULL,   "FILE.svg",
-      "memory against layouts, those that a search shows", 0, 0, 0 },
+      "memory of a layout, or of those that a search shows", 0, 0, 0 },
     { OPT_INT,    "reshard-nodes",  AT(sim.reshard_nodes), "0", "N",
       "a reshard of the whole state over so many machines: time and bytes", 0, 1e6, 0 },
     { OPT_INT,    "serve-load",     AT(sim.load),       "0",    "N",
@@ -318,6 +318,20 @@ static int degrees_of(const struct memplan_opts *o, struct degrees *d, struct er
     return 0;
 }
 
+static const char *const recomputes[] = { "none", "selective", "full" };
+
+/* A layout in a picture of memory. */
+static struct sim_bar bar_of(const struct layout_spec *a, const struct layout_plan *p, double step_s)
+{
+    const struct layout *l = &a->layout;
+    struct sim_bar bar = { .step_s = step_s };
+    snprintf(bar.name, sizeof bar.name, "tp %d, pp %d, dp %d, zero %d, micro %lld%s%s", l->tp, l->pp, l->dp,
+             l->zero, (long long)a->micro, a->recompute ? ", recompute " : "",
+             a->recompute ? recomputes[a->recompute] : "");
+    memcpy(bar.bytes, p->bytes, sizeof bar.bytes);
+    return bar;
+}
+
 /* Prints one layout: the paper's line, then the table of ptrain. */
 static int show_layout(const struct memplan_opts *o, const struct model_config *c,
                        const struct counted *params, struct err *e)
@@ -343,6 +357,12 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
         return -e->code;
     }
     layout_plan_print(&p, &a, stdout);
+    struct sim_bar bar = bar_of(&a, &p, 0);
+    double mfu;
+    const char *loss;
+    if (sim.memory_out && memplan_sim_judge(&sim, &a, &p, &bar.step_s, &mfu, &loss) >= 0 &&
+        memplan_sim_memory(&sim, &bar, 1, e) < 0)
+        return -e->code;
     printf("fits         %s in %.4g GB\n", p.total_bytes <= (double)o->memory ? "yes" : "no",
            (double)o->memory / 1e9);
     return 0;
@@ -373,7 +393,6 @@ struct search {
     struct found least; /* of n_large, the one that needs least */
 };
 enum { MOST_FITS = 49152, SHOWN = 10 };
-static const char *const recomputes[] = { "none", "selective", "full" };
 /* The schedules of the search: gpipe and naive keep more, or wait longer, than 1f1b. */
 static const struct way {
     enum pipe_kind kind;
@@ -596,17 +615,6 @@ static int is_variant(const struct layout_spec *a, const struct layout_spec *b)
 {
     return !memcmp(&a->layout, &b->layout, sizeof a->layout) && a->micro == b->micro &&
            a->pipeline == b->pipeline;
-}
-
-static struct sim_bar bar_of(const struct layout_spec *a, const struct layout_plan *p, double step_s)
-{
-    const struct layout *l = &a->layout;
-    struct sim_bar bar = { .step_s = step_s };
-    snprintf(bar.name, sizeof bar.name, "tp %d, pp %d, dp %d, zero %d, micro %lld%s%s", l->tp, l->pp, l->dp,
-             l->zero, (long long)a->micro, a->recompute ? ", recompute " : "",
-             a->recompute ? recomputes[a->recompute] : "");
-    memcpy(bar.bytes, p->bytes, sizeof bar.bytes);
-    return bar;
 }
 
 /* The best layouts, each in its fastest variant; --memory-out draws them. */

@@ -5,7 +5,8 @@ the rows of train_bench.py and layouts of 1 to 8 ranks, in interleaved rounds (c
 usage: simulate_rows.py [--bin DIR] [--rounds N] [--steps N] [--set bench|ranks|all] [--save FILE] [--from FILE]
                         [--list] [WORD...]
 WORD...: only rows whose name has every WORD; WORD,WORD: one of the two. --save: keeps calibrations and seconds as
-JSON, also when it is interrupted; --from: predicts again from such a file and measures nothing. A step is the
+JSON, also when it is interrupted; --from: predicts again from such a file and measures nothing. --fit ROW: the one
+calibration of memplan --fit, from this row, for all rows; without it nothing is fitted. A step is the
 median of a run's steps but for the first, a row the median of its rounds; predictions likewise, each from its
 round's calibration. Layouts whose medians differ by less than the spread of either (half of the range of their
 rounds and steps' quartiles) are a tie. Nothing is saved by the runs: they are killed after the last step."""
@@ -108,6 +109,20 @@ def predict(a, tmp, row, toml, env, more=()):
             re.search(r"^time +(.*)$", out, re.M)[1])
 
 
+def fit(a, tmp, row, kept, env):
+    """The one calibration: how much longer measured calls take in a step, from this row alone, for all files."""
+    seconds = statistics.median(statistics.median(s[1:]) for s in kept["steps"][row["name"]])
+    factor = []
+    for toml in kept["calibrations"][row["calibration"]]:
+        predict(a, tmp, row, toml, env, ["--fit", seconds])
+        with open(os.path.join(tmp, "c.toml")) as f:
+            factor.append(float(re.search(r"^measured = (.*)$", f.read(), re.M)[1]))
+    print(f"fitted to {row['name']}: measured = {statistics.median(factor):.4g}")
+    for tomls in kept["calibrations"].values():
+        tomls[:] = [re.sub(r"^measured = .*$", f"measured = {statistics.median(factor):.6g}", t, flags=re.M)
+                    for t in tomls]
+
+
 def calibrate(a, tmp, row, env):
     path = os.path.join(tmp, "cal.toml")
     run([os.path.join(a.bin, "memplan"), "--model", model_of(tmp, row), "--gpus", row["most"], "--seq-len",
@@ -185,6 +200,7 @@ def main():
     p.add_argument("--set", default="all", choices=("bench", "ranks", "all"))
     p.add_argument("--save")
     p.add_argument("--from", dest="source")
+    p.add_argument("--fit", metavar="ROW")
     p.add_argument("--list", action="store_true")
     p.add_argument("words", nargs="*")
     a = p.parse_args()
@@ -205,6 +221,8 @@ def main():
             chosen = [r for r in chosen if r["name"] in kept["steps"]]
         else:
             collect(a, tmp, chosen, env, kept)
+        if a.fit:
+            fit(a, tmp, next(r for r in chosen if r["name"] == a.fit), kept, env)
         table(chosen, kept, a, tmp, env)
         order(chosen)
 
