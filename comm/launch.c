@@ -46,6 +46,8 @@ long launch_parent(void)
     return launch_under_launcher() && text ? atol(text) : 0;
 }
 
+int launch_turn(void) { return launch_under_launcher() ? leash_turn() : 0; }
+
 int launch_is_ours(void) { return !launch_under_launcher() || env_get(ENV_SHARDLINE_STDERR_TTY); }
 
 /* This process among those of the launcher; 0: or there is none. */
@@ -95,7 +97,6 @@ static void set_environment(void)
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
         setenv(set[i][0], set[i][1], 0);
     setenv(env_table[ENV_SHARDLINE_STDERR_TTY].name, isatty(2) ? "1" : "0", 1);
-    leash_offer();
 }
 
 /* The child: a process group of its own, default signals, no terminal to read from. Writes errno into fd when
@@ -195,20 +196,6 @@ static struct started started_by(pid_t mpirun)
     return s;
 }
 
-/* Waits for children that mpirun left behind (ranks it killed and did not wait for): this process is their
- * new parent, and the last of them exit within moments. Children that left this session stay. */
-static void reap_left_over(void)
-{
-    static const struct timespec nap = { 0, 10000000 };
-    for (int i = 0; i < 200; i++) {
-        pid_t p = waitpid(-1, NULL, WNOHANG);
-        if (p < 0 || (p == 0 && !started_by(getpid()).same))
-            return;
-        if (p == 0)
-            nanosleep(&nap, NULL);
-    }
-}
-
 /* 1 when all ranks of mpirun have exited. mpirun of Open MPI 4.1 can hang when a rank dies while it connects,
  * and ignores SIGTERM then. */
 static int all_exited(const struct started *s, int *had)
@@ -230,8 +217,9 @@ struct heard {
     int64_t since_ns; /* of the first request; 0: none */
     int due;          /* the ranks do not have it yet */
     int told;         /* why the job fails is known: the line is printed, or the user wants it */
-    int lost;         /* mpirun has not noticed that the ranks have exited … */
-    int status;       /* … with this status */
+    int64_t lost_ns;  /* since when mpirun has not noticed that the ranks have exited; 0: it has */
+    int lost;         /* it never did … */
+    int status;       /* … and they had this status */
     int forced;       /* a second request has ended mpirun */
     int had_terminal; /* at the start */
 };
@@ -281,56 +269,29 @@ static int is_from_terminal(const siginfo_t *info, const struct heard *q)
     return info->si_code == SI_KERNEL || (q->had_terminal && !has_terminal());
 }
 
-/* Waits until mpirun exits; returns its exit status. One that does not notice that its ranks have exited is
- * ended, and their status counts. */
-static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct heard *q,
-                    const struct launch_keeper *k)
-{
-    static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 };
-    int64_t lost_ns = 0;
-    for (int had = 0;;) {
-        siginfo_t info = { 0 };
-        int status, sig = sigtimedwait(set, &info, q->due ? &soon : &second);
-        pid_t p;
-        q->told |= sig == LEASH_TOLD;
-        while ((p = waitpid(-1, &status, WNOHANG)) > 0)
-            if (p == mpirun)
-                return q->lost ? q->status : exit_status(status);
+/* The first process of a job. */
+struct job {
+    pid_t pid; /* of mpirun; 0: none */
+    int ranks, turn;
+    int ended, status; /* 1: mpirun has exited, with this status */
+};
+struct launcher {
+    const struct launch_keeper *k; /* or NULL */
+    char **argv;                   /* of the user */
+    char self[4096];               /* this program */
+    sigset_t set, before;          /* signals that are waited for; blocked before */
+    struct heard heard;
+    struct job job, early; /* early: waits for its turn */
+};
 
-        const int64_t now = clock_ns();
-        const struct started s = started_by(mpirun);
-        const int exited = all_exited(&s, &had), waits = exited && output_waits();
-        if (!exited || waits)
-            lost_ns = 0;
-        else if (!lost_ns)
-            lost_ns = now;
-        if (lost_ns && now - lost_ns > LOST_S * SECOND_NS) {
-            kill(mpirun, SIGKILL);
-            lost_ns = 0;
-            q->lost = s.all == ranks; /* else it has waited for some, and their status is not known */
-            q->status = s.status;
-            if (!q->lost || q->status) {
-                fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
-                q->told = 1;
-            }
-        }
-
-        if (sig == SIGHUP && k && k->hangup && !is_from_terminal(&info, q))
-            k->hangup(k->ctx);
-        else if (sig >= 0 && sig != SIGCHLD && sig != LEASH_TOLD)
-            take_signal(q, &info, mpirun, now, exited, waits);
-        send_request(q, &s, ranks, mpirun, now);
-    }
-}
-
-/* The arguments of mpirun, malloc'd; self and count are borrowed. */
-static char **make_args(int ranks, char **argv, char *const *more, char *self, char *count)
+/* The arguments of mpirun, malloc'd; those of l, and count, are borrowed. */
+static char **make_args(struct launcher *l, const struct launch_next *next, char *count)
 {
     static char fixed[][16] = { "mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-n" };
     size_t n = 0, m = 0, i = 0;
-    while (argv[n])
+    while (l->argv[n])
         n++;
-    while (more && more[m])
+    while (next->more && next->more[m])
         m++;
 
     char **a = calloc(FIXED_ARGS + n + m, sizeof *a);
@@ -339,42 +300,149 @@ static char **make_args(int ranks, char **argv, char *const *more, char *self, c
 
     for (; i < sizeof fixed / sizeof *fixed; i++)
         a[i] = fixed[i];
-    sprintf(count, "%d", ranks);
+    sprintf(count, "%d", next->ranks);
     a[i++] = count;
-    a[i++] = self;
+    a[i++] = l->self;
     for (size_t k = 1; k < n; k++)
-        a[i++] = argv[k];
+        a[i++] = l->argv[k];
     for (size_t k = 0; k < m; k++)
-        a[i++] = more[k];
+        a[i++] = next->more[k];
     return a;
 }
 
-/* Runs mpirun once; *status: its exit status. -1, with errno set: it could not be started. */
-static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t *before, struct heard *q,
-                    const struct launch_keeper *k, int *status)
+/* Starts mpirun. -1, with errno set: it could not be started. */
+static int start_job(struct launcher *l, const struct launch_next *next, struct job *job)
 {
     int failed[2], why = 0;
-    if (pipe2(failed, O_CLOEXEC) < 0)
+    char count[16], **args = make_args(l, next, count);
+    if (!args || pipe2(failed, O_CLOEXEC) < 0) {
+        free(args);
         return -1;
+    }
 
+    leash_offer(next->turn);
     const pid_t self = getpid();
     pid_t pid = fork();
     if (pid == 0)
-        run_mpirun(args, before, self, failed[1]);
+        run_mpirun(args, &l->before, self, failed[1]);
+    why = errno;
     close(failed[1]);
+    free(args);
 
     /* the pipe ends without a byte when exec succeeded */
-    if (pid > 0 && read(failed[0], &why, sizeof why) == 0) {
-        close(failed[0]);
-        *status = wait_for(pid, ranks, set, q, k);
-        reap_left_over();
-        return 0;
-    }
+    const int is_there = pid > 0 && read(failed[0], &why, sizeof why) == 0;
     close(failed[0]);
+    *job = (struct job){ .pid = pid, .ranks = next->ranks, .turn = next->turn };
+    if (is_there)
+        return 0;
     if (pid > 0)
         waitpid(pid, NULL, 0);
-    errno = why ? why : errno;
+    *job = (struct job){ 0 };
+    errno = why;
     return -1;
+}
+
+/* ---- a job's end ---- */
+
+/* Takes the children that have ended. */
+static void reap(struct launcher *l)
+{
+    int status;
+    pid_t p;
+    while ((p = waitpid(-1, &status, WNOHANG)) > 0) {
+        struct job *j = p == l->job.pid ? &l->job : p == l->early.pid ? &l->early : NULL;
+        if (j) {
+            j->ended = 1;
+            j->status = exit_status(status);
+        } else if (l->k && l->k->ended) {
+            l->k->ended(l->k->ctx, (long)p);
+        }
+    }
+}
+
+/* Waits for children that mpirun left behind (ranks it killed and did not wait for): this process is their
+ * new parent, and the last of them exit within moments. Children that left this session stay, and so do early
+ * ranks. */
+static void reap_left_over(struct launcher *l)
+{
+    static const struct timespec nap = { 0, 10000000 };
+    for (int i = 0; i < 200; i++) {
+        reap(l);
+        if (started_by(getpid()).same <= (l->early.pid && !l->early.ended))
+            return;
+        nanosleep(&nap, NULL);
+    }
+}
+
+/* Early ranks that have no turn any more are told so, and end; they get some time for it. */
+static void see_early_off(const struct launcher *l)
+{
+    static const struct timespec nap = { 0, 10000000 };
+    for (int i = 0; l->early.pid && !l->early.ended && i < 300; i++) {
+        if (waitpid(l->early.pid, NULL, WNOHANG) != 0)
+            return;
+        nanosleep(&nap, NULL);
+    }
+}
+
+static void start_early(struct launcher *l)
+{
+    struct launch_next n = { 0 };
+    if ((l->early.pid && !l->early.ended) || !l->k || !l->k->early || !l->k->early(l->k->ctx, &n))
+        return;
+    start_job(l, &n, &l->early); /* where it fails, they are started at their turn */
+}
+
+/* mpirun may miss that its ranks have exited: after LOST_S seconds it is ended, and their status counts. */
+static void look_for_lost(struct launcher *l, const struct started *s, int is_lost, int64_t now)
+{
+    struct heard *q = &l->heard;
+    if (!is_lost)
+        q->lost_ns = 0;
+    else if (!q->lost_ns)
+        q->lost_ns = now;
+    if (!q->lost_ns || now - q->lost_ns <= LOST_S * SECOND_NS)
+        return;
+    kill(l->job.pid, SIGKILL);
+    q->lost_ns = 0;
+    q->lost = s->all == l->job.ranks; /* else it has waited for some, and their status is not known */
+    q->status = s->status;
+    if (!q->lost || q->status) {
+        fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
+        q->told = 1;
+    }
+}
+
+/* Waits until the job's mpirun exits; returns its exit status. */
+static int wait_for(struct launcher *l)
+{
+    static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 };
+    const struct launch_keeper *k = l->k;
+    struct heard *q = &l->heard;
+    for (int had = 0;;) {
+        siginfo_t info = { 0 };
+        int sig = 0;
+        reap(l);
+        if (!l->job.ended)
+            sig = sigtimedwait(&l->set, &info, q->due ? &soon : &second);
+        q->told |= sig == LEASH_TOLD;
+        reap(l);
+        if (l->job.ended)
+            return q->lost ? q->status : l->job.status;
+
+        const int64_t now = clock_ns();
+        const struct started s = started_by(l->job.pid);
+        const int exited = all_exited(&s, &had), waits = exited && output_waits();
+        look_for_lost(l, &s, exited && !waits, now);
+
+        if (sig == SIGHUP && k && k->hangup && !is_from_terminal(&info, q))
+            k->hangup(k->ctx);
+        else if (sig == LEASH_ASKED)
+            start_early(l);
+        else if (sig > 0 && sig != SIGCHLD && sig != LEASH_TOLD)
+            take_signal(q, &info, l->job.pid, now, exited, waits);
+        send_request(q, &s, l->job.ranks, l->job.pid, now);
+    }
 }
 
 int launch_is_failure(int status) { return status != 0 && status != 2; }
@@ -389,6 +457,7 @@ static void take_signals(sigset_t *set, sigset_t *before)
     sigaddset(set, SIGUSR1);
     sigaddset(set, SIGCHLD);
     sigaddset(set, LEASH_TOLD);
+    sigaddset(set, LEASH_ASKED);
     sigprocmask(SIG_BLOCK, set, before);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
@@ -417,45 +486,49 @@ static void report_silence(struct heard *q, int status, int ranks)
             name, status, ranks, name);
 }
 
+/* The job that follows: the early one, or one that is started now. */
+static int start_next(struct launcher *l, const struct launch_next *next)
+{
+    if (!next->turn || next->turn != l->early.turn)
+        return start_job(l, &(struct launch_next){ next->ranks, next->more, 0 }, &l->job);
+    l->job = l->early;
+    l->early = (struct job){ 0 };
+    return 0;
+}
+
 /* Returns only when mpirun could not be started. */
 static int start(int ranks, char **argv, const struct launch_keeper *k, struct err *e)
 {
-    char self[4096] = { 0 }, count[16];
-    sigset_t set, before;
-    struct heard stop = { .had_terminal = has_terminal() };
-    struct launch_next next = { ranks, NULL };
-    int status = 0;
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+    static struct launcher l;
+    struct launch_next next = { ranks, NULL, 0 };
+    struct heard *q = &l.heard;
+    l.k = k;
+    l.argv = argv;
+    q->had_terminal = has_terminal();
+    if (readlink("/proc/self/exe", l.self, sizeof l.self - 1) < 0)
         return err_sys(e, "cannot start ranks");
     set_environment();
-    take_signals(&set, &before);
+    take_signals(&l.set, &l.before);
 
-    for (;;) {
-        next.ranks = next.ranks ? next.ranks : ranks;
-        char **args = make_args(next.ranks, argv, next.more, self, count);
-        if (!args) {
-            err_set(e, ERR_MEMORY, "no memory for the arguments of mpirun");
-            break;
-        }
-        int rc = run_once(args, next.ranks, &set, &before, &stop, k, &status), why = errno;
-        free(args);
-        if (rc < 0) {
-            errno = why;
-            err_sys(e, "cannot start %d ranks with mpirun (is openmpi-bin installed)", next.ranks);
-            break;
-        }
-        report_silence(&stop, status, next.ranks);
-        stop.told = stop.lost = 0;
-        if (!k || !k->next(k->ctx, status, (stop.since_ns != 0) + stop.forced, &next)) {
+    while (start_next(&l, &next) == 0) {
+        const int status = wait_for(&l);
+        reap_left_over(&l);
+        report_silence(q, status, l.job.ranks);
+        q->told = q->lost = 0;
+        q->lost_ns = 0;
+        if (!k || !k->next(k->ctx, status, (q->since_ns != 0) + q->forced, &next)) {
+            see_early_off(&l);
             fflush(NULL);
             _exit(status); /* as if this process had become mpirun */
         }
-        if (stop.since_ns) { /* the request is for these ranks, too */
-            stop.since_ns = clock_ns();
-            stop.due = 1;
+        next.ranks = next.ranks ? next.ranks : ranks;
+        if (q->since_ns) { /* the request is for these ranks, too */
+            q->since_ns = clock_ns();
+            q->due = 1;
         }
     }
-    sigprocmask(SIG_SETMASK, &before, NULL);
+    err_sys(e, "cannot start %d ranks with mpirun (is openmpi-bin installed)", next.ranks);
+    sigprocmask(SIG_SETMASK, &l.before, NULL);
     return -e->code;
 }
 

@@ -19,11 +19,18 @@ int launch_ranks(int ranks, char **argv, struct err *e);
 struct launch_next {
     int ranks;         /* how many; 0: as many as at first */
     char *const *more; /* arguments to append, ends with NULL; borrowed until the next question */
+    int turn;          /* 0: no early ones */
 };
 struct launch_keeper {
     /* The job has ended with `status`; stopped 1: the user asked for it; 2: and did not wait for its end.
-     * 1: *n is started, and asked to stop, too; 0: this process ends with that status. */
+     * 1: *n is started, and asked to stop, too; with the turn of early ranks they are the job now. 0: this
+     * process ends with that status. */
     int (*next)(void *ctx, int status, int stopped, struct launch_next *n);
+    /* A rank has called leash_ask(). 1: *n is started beside the job; launch_turn() tells its ranks that they
+     * wait. There are never two such sets of ranks. NULL: does nothing. */
+    int (*early)(void *ctx, struct launch_next *n);
+    /* A child that launch has not started has ended. NULL: does nothing. */
+    void (*ended)(void *ctx, long pid);
     /* A process sent SIGHUP. NULL: that asks to stop, as it does when the terminal of the start is gone: then
      * the kernel sends it, or the shell. */
     void (*hangup)(void *ctx);
@@ -40,6 +47,9 @@ void launch_ranks_per_node(int n);
 
 /* 1 when a launcher (Open MPI, PMIx, PMI) started this process. */
 int launch_under_launcher(void);
+
+/* The turn for which this rank waits; 0: none, it goes on. */
+int launch_turn(void);
 
 /* PID of the first process of the job (launch_ranks), on this machine; 0: none started this one. */
 long launch_parent(void);

@@ -59,12 +59,19 @@ static void read_boot(char boot[40])
         fclose(f);
 }
 
-void leash_offer(void)
+void leash_offer(int turn)
 {
     char text[128], boot[40];
     read_boot(boot);
-    snprintf(text, sizeof text, "%ld %llu %s", (long)getpid(), start_of(getpid()), boot);
+    snprintf(text, sizeof text, "%ld %llu %s %d", (long)getpid(), start_of(getpid()), boot, turn);
     setenv(env_table[ENV_SHARDLINE_LAUNCHER].name, text, 1);
+}
+
+int leash_turn(void)
+{
+    const char *text = env_get(ENV_SHARDLINE_LAUNCHER);
+    int turn = 0;
+    return text && sscanf(text, "%*d %*u %*s %d", &turn) == 1 ? turn : 0;
 }
 
 static void *wait_for_end(void *arg)
@@ -131,4 +138,10 @@ void leash_tell(void)
 {
     if (launcher)
         kill((pid_t)launcher, LEASH_TOLD);
+}
+
+void leash_ask(void)
+{
+    if (launcher)
+        kill((pid_t)launcher, LEASH_ASKED);
 }

@@ -14,6 +14,7 @@
 
 #define LOCK_NAME ".ptrain.lock"
 #define WAIT_S 30
+#define SAID_S 0.5
 #define HOLDER_BYTES 200
 
 /* Opens the file; one of another user, which this one may not write, for reading. */
@@ -82,7 +83,7 @@ static int take(struct run *r, struct log *term, struct err *e)
 
     while ((got = try_lock(r->lock)) == IO_BUSY && clock_s() - began < wait_s) {
         read_holder(r->lock, holder);
-        if (!said++)
+        if (clock_s() - began > SAID_S && !said++) /* ranks that end may have it for a moment */
             log_line(term, "--out %s: another run (%s) has not ended: waiting for it, up to %d s", r->o.out,
                      holder, WAIT_S);
         nanosleep(&nap, NULL);

@@ -5,6 +5,7 @@
 #include "train/checkpoint/publisher.h"
 #include "train/checkpoint/restore.h"
 #include "train/elastic/relayout.h"
+#include "train/elastic/turn.h"
 #include "train/memory_check.h"
 #include "train/run_lock.h"
 
@@ -67,6 +68,9 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
     TRY(ranks_open(ranks, &run->o, run->given, argv, term, e));
     world_end_on_stop(ranks->world,
                       "stopped by a signal before the first step: nothing was trained or saved");
+    TRY(turn_wait(ranks, e));
+    if (rc) /* it has none */
+        return rc;
     TRY(run_lock(run, ranks, term, e)); /* before --resume auto looks for the newest checkpoint */
     rc = open_files(p, e);
     TRY(comm_agree(ranks->mesh.all, rc, e));
@@ -119,5 +123,6 @@ void ptrain_close(struct ptrain *p)
     ckpt_close(p->run.source);
     ranks_close(&p->ranks);
     run_unlock(&p->run);
+    relayout_pass(p->work.relayout);
     run_close(&p->run);
 }

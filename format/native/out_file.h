@@ -18,4 +18,18 @@ int64_t out_size(const char *dir, const char *name, const char *path, struct err
 /* The names of the files are on the disk. */
 int out_sync(const char *dir, struct err *e);
 
+/* The memory of a file of a set in memory, to write it there: its pages are large where the system gives
+ * large ones, which takes a fraction of the time. */
+struct out_memory {
+    char *at; /* NULL: none, the file is written by io_pwrite */
+    size_t bytes;
+};
+/* Maps a new file of dir and gives it its size; *m stays zeroed where dir is a folder. ERR_MEMORY. */
+int out_map(struct out_memory *m, int fd, const char *dir, const char *path, size_t bytes, struct err *e);
+/* Writes n bytes at off. ERR_MEMORY. */
+int out_fill(const struct out_memory *m, const char *path, const void *data, size_t n, size_t off,
+             struct err *e);
+/* Before out_finish. */
+void out_unmap(struct out_memory *m);
+
 #endif

@@ -27,6 +27,7 @@
 #include <xxhash.h>
 
 #define CHECK_BYTES (128 << 10) /* read back at once: they stay in the second-level cache */
+#define PUT_BYTES (256 << 10)   /* written at once, likewise */
 
 enum { FILE_WEIGHTS, FILE_OPTIM, FILES };
 static const char *const file_kind[FILES] = { "weights", "optim" };
@@ -40,6 +41,7 @@ struct out_file {
     uint64_t *block;
     unsigned char *have;   /* [blocks] 1: block is set */
     _Atomic int64_t *left; /* [blocks] watched: bytes that are not there yet; or NULL */
+    struct out_memory memory;
 };
 struct out_piece {
     const struct ckpt_piece *p;
@@ -149,6 +151,7 @@ static int start_file(struct ckpt_shard *s, struct out_file *f, struct out_piece
         order[i]->offset = f->data + entry[i].begin;
     TRY(f->fd = out_create(s->dir, f->name, f->path, e));
     TRY(io_pwrite(f->fd, f->path, head, head_bytes, 0, e));
+    TRY(out_map(&f->memory, f->fd, s->dir, f->path, (size_t)f->bytes, e));
 out:
     for (int i = 0; entry && i < f->n; i++)
         free(entry[i].name);
@@ -315,25 +318,42 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_elements, struct err *e)
+/* The next n bytes of a piece. */
+static int put_bytes(struct ckpt_shard *s, struct out_piece *o, const char *data, int64_t n, struct err *e)
 {
-    struct out_piece *o = &s->piece[piece];
     const struct ckpt_piece *p = o->p;
     struct out_file *f = &s->file[o->file];
-    int64_t n = stored_bytes(p->t.dtype, n_elements), at = p->lo + elements_in(p, o->done);
-    if (n_elements < 0 || n > o->bytes - o->done)
-        return err_set(e, ERR_INTERNAL, "%lld elements more than the piece of %s has: please report it",
-                       (long long)n_elements, p->t.name);
-    if (n == 0)
-        return 0;
-    int rc = io_pwrite(f->fd, f->path, data, (size_t)n, o->offset + o->done, e);
+    const int64_t off = o->offset + o->done, at = p->lo + elements_in(p, o->done);
+    int rc = f->memory.at ? out_fill(&f->memory, f->path, data, (size_t)n, (size_t)off, e)
+                          : io_pwrite(f->fd, f->path, data, (size_t)n, off, e);
     if (rc < 0)
         return rc;
     if (!s->deferred) {
-        sum_blocks(f, o, data, o->offset + o->done, n);
-        ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + n_elements, data);
+        sum_blocks(f, o, data, off, n);
+        ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + elements_in(p, n),
+                        data);
     }
     o->done += n;
+    return 0;
+}
+
+int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_elements, struct err *e)
+{
+    struct out_piece *o = &s->piece[piece];
+    const enum stored_dtype t = o->p->t.dtype;
+    const char *from = data;
+    int64_t n = stored_bytes(t, n_elements);
+    if (n_elements < 0 || n > o->bytes - o->done)
+        return err_set(e, ERR_INTERNAL, "%lld elements more than the piece of %s has: please report it",
+                       (long long)n_elements, o->p->t.name);
+    /* what is written is summed while a cache has it */
+    const int64_t most = s->deferred ? n : stored_bytes(t, stored_elements(t, PUT_BYTES));
+    for (int64_t some; n > 0; from += some, n -= some) {
+        some = n < most ? n : most;
+        int rc = put_bytes(s, o, from, some, e);
+        if (rc < 0)
+            return rc;
+    }
     return 0;
 }
 
@@ -453,6 +473,7 @@ static int finish_file(struct out_file *f, const struct ckpt_shard *s, struct ou
         f->fd = -1;
         return compress_file(f, s, order, e);
     }
+    out_unmap(&f->memory);
     rc = read_back(f, e);
     if (rc < 0)
         return rc;
@@ -524,6 +545,7 @@ static int make_table(struct ckpt_shard *s, void **table, size_t *bytes, struct 
 static void shard_free(struct ckpt_shard *s)
 {
     for (int f = 0; f < FILES; f++) {
+        out_unmap(&s->file[f].memory);
         io_close(s->file[f].fd);
         free(s->file[f].path);
         free(s->file[f].block);

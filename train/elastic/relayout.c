@@ -6,11 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include "base/clock.h"
 #include "comm/relay.h"
 #include "train/checkpoint/save.h"
 #include "train/elastic/kept_digest.h"
 #include "train/elastic/machines.h"
+#include "train/elastic/turn.h"
 #include "train/layout_plan.h"
 #include "train/memory_check.h"
 
@@ -24,7 +26,14 @@ struct relayout {
     int64_t kept;      /* the step of the newest set */
     struct save *save; /* of sets in memory */
     struct stat seen;  /* the file, when it was read last */
-    int64_t hangups;
+
+    /* rank 0, from the moment that a change is asked for to the end of the step */
+    struct train_opts wish;
+    int takes;      /* wish is a layout to change to */
+    struct err why; /* code 0: else it is the present one */
+    int64_t turn;   /* of the ranks that start early; 0: none do */
+    int alone;      /* they are on one machine, as this job is, and find the state where it is */
+    int left;       /* the change is under way: this rank ends */
 };
 
 /* ---- what the file asks for: rank 0 ---- */
@@ -35,12 +44,11 @@ static int same_file(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-int relayout_is_asked(struct relayout *x)
+/* The file has changed, or SIGHUP came. */
+static int is_asked(const struct relayout *x)
 {
     struct stat now;
-    if (!x || !x->note || !x->run->o.layout_file)
-        return 0;
-    return atomic_load(&x->note->hangups) != x->hangups ||
+    return atomic_load(&x->note->hangups) != x->note->heard ||
            (stat(x->run->o.layout_file, &now) == 0 && !same_file(&now, &x->seen));
 }
 
@@ -100,86 +108,121 @@ static struct train_opts options_now(const struct relayout *x)
     return o;
 }
 
-/* Reads and checks the file. 1: *o is a layout to change to; 0: it is the present one, or refused, which is
- * said. */
-static int read_wish(struct relayout *x, struct train_opts *o)
+/* Reads and checks the file. 1: x->wish is a layout to change to; 0: it is the present one, or x->why says
+ * why it is refused. */
+static int read_wish(struct relayout *x)
 {
     const int64_t hangups = atomic_load(&x->note->hangups);
     char args[LAYOUT_ARGS_BYTES];
-    struct train_opts now = options_now(x);
-    struct err e;
+    struct train_opts now = options_now(x), *o = &x->wish;
     *o = now;
-    if (hangups != x->hangups)
+    x->why.code = 0;
+    if (hangups != x->note->heard)
         x->note->refused[0] = 0;
-    x->hangups = hangups;
+    x->note->heard = hangups;
     if (stat(o->layout_file, &x->seen) < 0)
         memset(&x->seen, 0, sizeof x->seen);
-    int rc = layout_file_read(o->layout_file, o, &e);
+    int rc = layout_file_read(o->layout_file, o, &x->why);
     layout_args(o, args);
     if (rc >= 0 && (layout_file_same(o, &now) || !strcmp(args, x->note->refused)))
         return 0;
-    if (rc >= 0)
-        rc = check(x, o, &e);
-    if (rc >= 0)
-        return 1;
-    log_line(&x->log->term, "step %lld: the layout stays: %s", (long long)x->w->at.step, e.text);
-    return 0;
+    return rc >= 0 && check(x, o, &x->why) >= 0;
+}
+
+int relayout_is_asked(struct relayout *x)
+{
+    char args[LAYOUT_ARGS_BYTES];
+    struct err ignored;
+    if (!x || !x->note || !x->run->o.layout_file || !is_asked(x))
+        return 0;
+    x->takes = read_wish(x);
+    layout_args(&x->wish, args);
+    x->turn = x->takes ? turn_ask(x->note, args, x->w->at.step + 1) : 0;
+    x->alone = x->note->n_machines < 2 && machines_count(x->wish.ranks, x->wish.ranks_per_node, &ignored) < 2;
+    return 1;
 }
 
 /* ---- between two steps ---- */
 
-/* Keeps the state in memory, unless this step's is there. */
+/* Keeps the state in memory, unless this step's is there. All ranks have an error, which leaves nothing. */
 static int keep(struct relayout *x, struct err *e)
 {
     int rc;
     if (x->kept == x->w->at.step)
         return 0;
     TRY(save_start(x->save, 1, e));
+    rc = machines_spread(x->note, x->ranks, (int)x->run->o.ranks_per_node, x->dir, x->w->at.step, e);
+    if (rc < 0 && x->note)
+        machines_drop(x->note, x->w->at.step - 1, 0);
+    TRY(rc);
     x->kept = x->w->at.step;
-    TRY(machines_spread(x->note, x->ranks, (int)x->run->o.ranks_per_node, x->dir, x->kept, e));
     if (x->note)
         machines_drop(x->note, x->kept, 1);
 out:
     return rc;
 }
 
-/* Leaves the new layout for the first process. */
-static void leave(struct relayout *x, const struct train_opts *o, int64_t began)
+/* What did not work is said, and the run goes on, unless ranks are lost. */
+static int pass_over(struct relayout *x, const char *what, struct err *e)
 {
+    if (e->code != ERR_FILE && e->code != ERR_MEMORY && e->code != ERR_SPACE)
+        return -e->code;
+    log_line(&x->log->term, "step %lld: %s: %s", (long long)x->w->at.step, what, e->text);
+    return 0;
+}
+
+/* Leaves the new layout for the first process, when it has taken the change before. */
+static void leave(struct relayout *x, int64_t began)
+{
+    static const struct timespec nap = { 0, 2000000 };
     struct note *note = x->note;
     struct train_opts now = options_now(x);
-    layout_args(o, note->args);
+    while (atomic_load(&note->change))
+        nanosleep(&nap, NULL);
+    layout_args(&x->wish, note->args);
     layout_words(&now, note->from);
-    layout_words(o, note->to);
+    layout_words(&x->wish, note->to);
+    note->changed_at = x->w->at.step;
     note->end_ns = began;
+    note->resumed = 1;
+    x->left = 1;
     atomic_store(&note->change, 1);
     log_line(&x->log->term, "step %lld: the ranks end and go on as %s", (long long)x->w->at.step, note->to);
 }
 
+/* The change that rank 0 has read. 1: the ranks end. */
+static int change(struct relayout *x, int64_t began, struct err *e)
+{
+    int64_t taken = x->takes;
+    int rc = 0;
+    if (x->note && x->why.code)
+        log_line(&x->log->term, "step %lld: the layout stays: %s", (long long)x->w->at.step, x->why.text);
+    TRY(comm_broadcast(x->ranks->mesh.all, &taken, sizeof taken, 0, e));
+    if (!taken)
+        return 0;
+    rc = keep(x, e);
+    if (x->note && rc >= 0)
+        leave(x, began);
+    else if (x->note)
+        turn_call_off(x->note, x->turn);
+    return rc >= 0 ? 1 : pass_over(x, "the layout stays", e);
+out:
+    return rc;
+}
+
 int relayout_after_step(struct relayout *x, int asked, struct err *e)
 {
-    struct train_opts o;
-    int64_t taken = 0, began = clock_ns();
+    const int64_t began = clock_ns();
     int rc = 0;
     if (!x)
         return 0;
     if (x->note)
         atomic_store(&x->note->step, x->w->at.step);
-    if (x->run->o.memory_every && x->w->at.step % x->run->o.memory_every == 0)
-        TRY(keep(x, e));
-    if (!asked)
-        return 0;
-    if (x->note)
-        taken = read_wish(x, &o);
-    TRY(comm_broadcast(x->ranks->mesh.all, &taken, sizeof taken, 0, e));
-    if (!taken)
-        return 0;
-    TRY(keep(x, e));
-    if (x->note)
-        leave(x, &o, began);
-    return 1;
+    if (x->run->o.memory_every && x->w->at.step % x->run->o.memory_every == 0 && keep(x, e) < 0)
+        TRY(pass_over(x, "the state is not kept", e));
+    return asked ? change(x, began, e) : 0;
 out:
-    return rc < 0 ? rc : 0;
+    return rc;
 }
 
 /* ---- opening ---- */
@@ -209,10 +252,8 @@ int relayout_open(struct relayout **out, const struct work *w, struct runlog *lo
     }
     TRY(comm_agree(x->ranks->mesh.all, rc, e));
     TRY(comm_broadcast(x->ranks->mesh.all, x->dir, sizeof x->dir, 0, e));
-    if (x->note) {
-        x->hangups = atomic_load(&x->note->hangups);
+    if (x->note)
         snprintf(x->note->tokenizer, sizeof x->note->tokenizer, "%s", o->tokenizer);
-    }
     TRY(save_open(&x->save, w, log, &(struct save_place){ x->dir, 0, 0, "keep" }, e));
 out:
     return rc < 0 ? rc : 0;
@@ -223,6 +264,13 @@ void relayout_close(struct relayout *x)
     if (!x)
         return;
     save_close(x->save);
+    x->save = NULL;
+}
+
+void relayout_pass(struct relayout *x)
+{
+    if (x && x->left && x->alone)
+        turn_pass(x->note, x->turn);
     free(x);
 }
 

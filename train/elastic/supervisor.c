@@ -19,8 +19,17 @@
 #include "comm/relay.h"
 #include "train/checkpoint/restore.h"
 #include "train/elastic/machines.h"
+#include "train/elastic/turn.h"
 
 #define KEPT_TRIES 3
+
+/* Arguments of a job: its layout, and where it goes on. */
+struct words {
+    char resume[MEMORY_PATH_BYTES + 64]; /* an argument */
+    char split[LAYOUT_ARGS_BYTES];       /* words of the layout */
+    char *more[LAYOUT_ARGS + 5];
+    int n;
+};
 
 struct supervisor {
     const struct train_opts *o;
@@ -28,14 +37,18 @@ struct supervisor {
     struct note *note;                 /* NULL: no state in memory */
     char layout[2][LAYOUT_ARGS_BYTES]; /* of the job that runs, and of the one before; "": as at first */
     int first_ranks;
-    int ranks[2];                        /* of both */
-    int64_t since;                       /* the newest state when the job began */
-    int unproven;                        /* the layout is new, and no step is done in it */
-    int64_t changed_at;                  /* the last step before it */
-    int tries;                           /* failures since a newer state */
-    char resume[MEMORY_PATH_BYTES + 64]; /* the argument */
-    char split[LAYOUT_ARGS_BYTES];       /* words of the layout */
-    char *more[LAYOUT_ARGS + 5];
+    int ranks[2];       /* of both */
+    int64_t since;      /* the newest state when the job began */
+    int unproven;       /* the layout is new, and no step is done in it */
+    int64_t changed_at; /* the last step before it */
+    int tries;          /* failures since a newer state */
+    struct words words; /* of the job that is started */
+    struct early {
+        int64_t turn, step;
+        int waits; /* 1: they were started */
+        char args[LAYOUT_ARGS_BYTES];
+        struct words words;
+    } early;
 };
 
 int supervisor_is_needed(const struct train_opts *o)
@@ -76,34 +89,90 @@ static int start_machines(struct supervisor *k, struct err *e)
     return machines < 0 ? machines : machines_start(k->note, machines, e);
 }
 
+/* The words of a layout, "" for none. */
+static void put_layout(struct words *w, const char *layout)
+{
+    char *rest, *word;
+    w->n = 0;
+    snprintf(w->split, sizeof w->split, "%s", layout);
+    for (word = strtok_r(w->split, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
+        w->more[w->n++] = word;
+    w->more[w->n] = NULL;
+}
+
+static char resume[] = "--resume";
+
+/* Goes on from the set of a step in memory. */
+static void put_kept(struct words *w, struct note *note, int64_t step)
+{
+    static char tokenizer[] = "--tokenizer";
+    snprintf(w->resume, sizeof w->resume, "%s/" NOTE_SET "%lld", note->dir, (long long)step);
+    w->more[w->n++] = resume;
+    w->more[w->n++] = w->resume;
+    if (note->tokenizer[0]) {
+        w->more[w->n++] = tokenizer;
+        w->more[w->n++] = note->tokenizer;
+    }
+    w->more[w->n] = NULL;
+}
+
 /* The arguments of the next job: its layout, and where it goes on. */
 static void make_more(struct supervisor *k, struct launch_next *n)
 {
-    static char resume[] = "--resume", from_out[] = "auto", tokenizer[] = "--tokenizer";
+    static char from_out[] = "auto";
     int64_t kept = newest_kept(k), saved = newest_saved(k);
-    char *rest, *word;
+    struct words *w = &k->words;
     struct err e;
-    int i = 0;
-    snprintf(k->split, sizeof k->split, "%s", k->layout[0]);
-    for (word = strtok_r(k->split, " ", &rest); word; word = strtok_r(NULL, " ", &rest))
-        k->more[i++] = word;
+    put_layout(w, k->layout[0]);
     if (kept >= 0 && kept >= saved) {
-        snprintf(k->resume, sizeof k->resume, "%s/" NOTE_SET "%lld", k->note->dir, (long long)kept);
-        k->more[i++] = resume;
-        k->more[i++] = k->resume;
-        if (k->note->tokenizer[0]) {
-            k->more[i++] = tokenizer;
-            k->more[i++] = k->note->tokenizer;
-        }
+        put_kept(w, k->note, kept);
     } else if (saved >= 0) {
-        k->more[i++] = resume;
-        k->more[i++] = from_out;
+        w->more[w->n++] = resume;
+        w->more[w->n++] = from_out;
     } /* else the run begins as it did */
-    k->more[i] = NULL;
+    w->more[w->n] = NULL;
     k->since = kept > saved ? kept : saved;
     if (k->note && start_machines(k, &e) < 0)
         fprintf(stderr, "%s\n", e.text);
-    *n = (struct launch_next){ k->ranks[0], k->more };
+    *n = (struct launch_next){ k->ranks[0], w->more, 0 };
+}
+
+/* ---- ranks that start early ---- */
+
+static int ranks_of(const char *args) { return atoi(args + sizeof "--ranks=" - 1); }
+
+static int early(void *ctx, struct launch_next *n)
+{
+    struct supervisor *k = ctx;
+    struct note *note = k->note;
+    const int64_t turn = note ? atomic_load(&note->asked) : 0;
+    if (turn <= k->early.turn || turn <= atomic_load(&note->called_off))
+        return 0;
+    k->early.turn = turn;
+    k->early.waits = 1;
+    k->early.step = note->asked_step;
+    memcpy(k->early.args, note->asked_args, sizeof k->early.args);
+    put_layout(&k->early.words, k->early.args);
+    put_kept(&k->early.words, note, k->early.step);
+    *n = (struct launch_next){ ranks_of(k->early.args), k->early.words.more, (int)turn };
+    return 1;
+}
+
+/* The ranks that wait are the job of *n, if rank 0 has passed the turn, or if they go on where it does.
+ * Others end. */
+static void take_early(struct supervisor *k, struct launch_next *n)
+{
+    struct early *x = &k->early;
+    struct note *note = k->note;
+    const int passed = atomic_load(&note->passed) == x->turn, off = atomic_load(&note->called_off) >= x->turn,
+              same = !strcmp(x->args, k->layout[0]) && !strcmp(x->words.resume, k->words.resume);
+    if (!x->waits || (!passed && (off || !same))) {
+        turn_call_off(note, atomic_load(&note->asked));
+        return;
+    }
+    x->waits = 0;
+    n->turn = (int)x->turn;
+    turn_pass(note, x->turn);
 }
 
 /* ---- the decision ---- */
@@ -111,16 +180,16 @@ static void make_more(struct supervisor *k, struct launch_next *n)
 static int take_change(struct supervisor *k, struct launch_next *n)
 {
     struct note *note = k->note;
-    atomic_store(&note->change, 0);
     memcpy(k->layout[1], k->layout[0], sizeof k->layout[0]);
     memcpy(k->layout[0], note->args, sizeof k->layout[0]);
     k->ranks[1] = k->ranks[0];
-    k->ranks[0] = atoi(note->args + sizeof "--ranks=" - 1);
+    k->ranks[0] = ranks_of(note->args);
     k->unproven = 1;
-    k->changed_at = atomic_load(&note->step);
+    k->changed_at = note->changed_at;
     k->tries = 0;
-    note->resumed = 1;
     make_more(k, n);
+    take_early(k, n);
+    atomic_store(&note->change, 0);
     return 1;
 }
 
@@ -147,6 +216,8 @@ static int next(void *ctx, int status, int stopped, struct launch_next *n)
     /* a stop that came meanwhile is for the next ranks: nothing of the state is on the disk yet */
     if (k->note && atomic_load(&k->note->change) && stopped < 2)
         return take_change(k, n);
+    if (k->note)
+        turn_call_off(k->note, atomic_load(&k->note->asked));
     if (k->unproven && atomic_load(&k->note->step) > k->changed_at)
         k->unproven = 0;
     if (k->unproven && status && !stopped)
@@ -165,6 +236,16 @@ static int next(void *ctx, int status, int stopped, struct launch_next *n)
     return 1;
 }
 
+/* A keeper that is killed is started again; what it had is copied to it with the next set. */
+static void ended(void *ctx, long pid)
+{
+    struct supervisor *k = ctx;
+    struct err e;
+    for (int m = 0; k->note && m < k->note->n_machines; m++)
+        if (k->note->keeper[m] == pid && start_machines(k, &e) < 0)
+            fprintf(stderr, "%s\n", e.text);
+}
+
 static void hangup(void *ctx)
 {
     struct supervisor *k = ctx;
@@ -178,7 +259,7 @@ int supervisor_open(struct launch_keeper *out, const struct train_opts *o, int r
     int rc = 0;
     k.o = o;
     k.since = newest_saved(&k);
-    *out = (struct launch_keeper){ next, o->layout_file ? hangup : NULL, &k };
+    *out = (struct launch_keeper){ next, early, ended, o->layout_file ? hangup : NULL, &k };
     if (!o->memory_every && !o->layout_file)
         return 0;
     TRY(relay_make(&page, sizeof *k.note, e));

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""elastic_all.py - a walk over random layouts, a change every few steps, and kills of ranks, machines, mpirun and the first
-process at random moments: every loss and the final state are those of a run that was left alone, and a kill costs at
-most K steps. The number of kills and the seed: ELASTIC_KILLS, ELASTIC_SEED."""
+"""elastic_all.py - a walk over random layouts, a change every few steps, and kills of ranks, machines, keepers, mpirun and the
+first process at random moments, also within a change: every loss and the final state are those of a run that was left
+alone, and a kill costs at most K steps. The number of kills and the seed: ELASTIC_KILLS, ELASTIC_SEED; without the walk:
+ELASTIC_KILLS_ONLY=1."""
 import json
 import os
 import random
@@ -16,7 +17,8 @@ import time
 BIN = os.environ.get("BIN") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../build/bin")
 PTRAIN = os.path.join(BIN, "ptrain")
 KILLS = int(os.environ.get("ELASTIC_KILLS", "100"))
-rng = random.Random(int(os.environ.get("ELASTIC_SEED", "24")))
+SEED = int(os.environ.get("ELASTIC_SEED", "24"))
+rng = random.Random(SEED)
 tmp = tempfile.mkdtemp(prefix="shardline-elastic-")
 failed = passed = 0
 
@@ -154,66 +156,105 @@ def kill(pid):
         return 0
 
 
-def kills(n, steps=400, keep=3):
-    """Kills until n are done; a run that ends starts again in a new folder."""
+def victims(job, choose):
+    """Who is killed next, and the processes of which one, or a machine's all, are."""
+    here = children(job.pid)
+    mpirun = [p for p in here if name_of(p) == "mpirun"]
+    keepers = sorted(p for p in here if name_of(p) == "keeper")
+    ranks = sorted(r for m in mpirun for r in children(m))
+    what = choose.choice(["rank"] * 5 + ["machine"] * 2 + ["keeper", "mpirun", "first process"])
+    if what == "machine":  # every two ranks are one, the keepers are in its order
+        machines = min(len(ranks) // 2, len(keepers))
+        if machines < 2:
+            return what, []
+        at = choose.randrange(machines)
+        return what, [keepers[at]] + ranks[2 * at:2 * at + 2]
+    one = {"rank": ranks, "keeper": keepers, "mpirun": mpirun, "first process": [job.pid]}[what]
+    return what, [choose.choice(one)] if one else []
+
+
+def wait_for(job, seconds):
+    try:
+        job.wait(seconds)
+    except subprocess.TimeoutExpired:
+        pass
+
+
+def kill_and_start(command, n, done, said):
+    """Runs `command` to its end, a first process that is killed once more; kills until n are done. Returns the job."""
+    choose = random.Random(rng.random())
+    every = layouts()
+    while True:
+        err = open(tmp + "/k.err", "a")
+        job = subprocess.Popen(command, stdout=open(tmp + "/k.out", "w"), stderr=err)
+        what = None
+        while job.poll() is None and what != "first process":
+            if choose.random() < 0.4:  # the kill may come into the middle of a change
+                write_layout(choose.choice(every))
+            wait = choose.uniform(0, 0.5) if choose.random() < 0.5 else choose.uniform(0.3, 1.5)
+            wait_for(job, wait)
+            if job.poll() is not None or sum(done.values()) >= n:
+                wait_for(job, 1)
+                continue
+            what, target = victims(job, choose)
+            if sum(kill(p) for p in target):
+                done[what] += 1
+                said.append(f"{sum(done.values())}: {what} after {wait:.3f} s")
+                print(said[-1], file=err, flush=True)
+            else:
+                what = None
+        job.wait()
+        err.close()
+        if what != "first process":
+            return job
+
+
+def check_killed(job, runs, steps, want, state, said):
+    out, log = f"{tmp}/k{runs}", f"{tmp}/k{runs}.jsonl"
+    text = open(tmp + "/k.err").read()
+    got = steps_of(log)
+    result = state_of(open(tmp + "/k.out").read())
+    if not result:  # killed behind its last save
+        digest = subprocess.run([os.path.join(BIN, "reshard"), "digest", f"{out}/step-{steps}"], capture_output=True, text=True)
+        result = state if state in digest.stdout else digest.stdout + digest.stderr
+    before = failed
+    claim(f"run {runs} ends well", job.returncode == 0, job.returncode)
+    claim(f"run {runs} has every step once, with its bits", got == want, [s for s in want if got.get(s) != want[s]][:3])
+    claim(f"run {runs} has the final state", result == state, result)
+    if failed > before:
+        print(f"kills of run {runs}:", "; ".join(said), "\nits messages:", text[-6000:])
+
+
+def kills(n, steps=300, keep=3):
+    """Kills until n are done, in runs whose layout changes; a run that ends starts again in a new folder."""
     want, state = reference(steps)
-    done = {"rank": 0, "machine": 0, "mpirun": 0, "first process": 0}
-    most_again = runs = 0
+    done = {"rank": 0, "machine": 0, "keeper": 0, "mpirun": 0, "first process": 0}
+    most_again = runs = changed = 0
+    began = time.monotonic()
     while sum(done.values()) < n:
         runs += 1
+        said = []
         out, log = f"{tmp}/k{runs}", f"{tmp}/k{runs}.jsonl"
-        command = common(steps) + ["--out", out, "--log", log, "--ranks", "4", "--tp", "2", "--zero", "1", "--ranks-per-node", "2",
-                                   "--memory-every", str(keep), "--save-every", "50", "--keep", "2", "--restarts", "50", "--resume", "auto"]
-        text = ""
-        while True:
-            err = open(tmp + "/k.err", "w")
-            job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
-            victim = None
-            while job.poll() is None and victim != "first process":
-                try:
-                    job.wait(rng.uniform(0.3, 4))
-                    break
-                except subprocess.TimeoutExpired:
-                    pass
-                if sum(done.values()) >= n:
-                    continue
-                mpirun = [p for p in children(job.pid) if name_of(p) == "mpirun"]
-                keepers = [p for p in children(job.pid) if name_of(p) == "keeper"]
-                ranks = sorted(r for m in mpirun for r in children(m))
-                victim = rng.choice(["rank"] * 6 + ["machine"] * 2 + ["mpirun", "first process"])
-                target = {"rank": ranks, "machine": ranks, "mpirun": mpirun, "first process": [job.pid]}[victim]
-                if victim == "machine" and (len(ranks) < 4 or len(keepers) < 2):
-                    victim = None
-                elif victim == "machine":  # of two machines, each keeper has the files of both
-                    kill(rng.choice(keepers))
-                    at = rng.choice((0, 2))
-                    done[victim] += sum(kill(r) for r in ranks[at:at + 2]) > 0
-                elif target and kill(rng.choice(target)):
-                    done[victim] += 1
-                else:
-                    victim = None
-            text = job.communicate()[0]
-            err.close()
-            for e in events(log, "restart") if os.path.exists(log) else []:
-                most_again = max(most_again, e["again"])
-            if victim != "first process":
-                break
-        said = open(tmp + "/k.err").read()
-        claim(f"run {runs} ends well", job.returncode == 0, said[-800:])
-        got = steps_of(log)
-        claim(f"run {runs} has every step once, with its bits", got == want, [s for s in want if got.get(s) != want[s]][:3])
-        if state_of(text):
-            claim(f"run {runs} has the final state", state_of(text) == state)
-        else:  # killed behind its last save
-            digest = subprocess.run([os.path.join(BIN, "reshard"), "digest", f"{out}/step-{steps}"], capture_output=True, text=True)
-            claim(f"run {runs} has the final state in its checkpoint", state in digest.stdout, digest.stdout + digest.stderr)
+        open(tmp + "/k.err", "w").close()
+        write_layout({"ranks": 4, "tp": 2, "zero": 1})
+        job = kill_and_start(common(steps) + ["--out", out, "--log", log, "--ranks", "4", "--tp", "2", "--zero", "1",
+                                              "--ranks-per-node", "2", "--memory-every", str(keep), "--save-every", "50",
+                                              "--keep", "2", "--restarts", "50", "--resume", "auto", "--layout-file",
+                                              tmp + "/layout.toml"], n, done, said)
+        check_killed(job, runs, steps, want, state, said)
+        most_again = max([most_again] + [e["again"] for e in events(log, "restart")])
+        changed += len(events(log, "layout"))
         shutil.rmtree(out)
     claim("a kill costs at most K steps", most_again <= keep, most_again)
-    print(f"kills: {done}, {runs} runs, at most {most_again} of K = {keep} steps again")
+    claim("the kills came into changes of layout", n < 20 or changed >= n // 10, changed)
+    print(f"kills: {done}, {runs} runs, {changed} changes of layout, at most {most_again} of K = {keep} steps again, "
+          f"{time.monotonic() - began:.0f} s")
 
 
+print(f"ELASTIC_SEED={SEED} ELASTIC_KILLS={KILLS}", flush=True)
 try:
-    walk()
+    if not os.environ.get("ELASTIC_KILLS_ONLY"):
+        walk()
     kills(KILLS)
 finally:
     shutil.rmtree(tmp, ignore_errors=True)
