@@ -37,6 +37,16 @@ family "$TMP/model.json" gpt2
 reference
 check gpt2 --ranks 2 --tp 2
 
+# training does not stand still while 10m's weights are copied; on a busy machine it may wait for other ranks
+common=(--data "$TMP/text" --model 10m --steps 6 --seq-len 128 --global-batch 8 --threads 1 --dtype bf16)
+for layout in "--ranks 1" "--ranks 2 --zero 1" "--ranks 2 --zero 3"; do
+    read -r -a words <<<"$layout"
+    train run "${words[@]}" --publish 127.0.0.1:0
+    claim "$layout: seven versions are there" [ "$rc,$(grep -c '"event":"publish"' "$TMP/run.jsonl")" = 0,7 ]
+    claim "$layout: training did not wait for a copy" awk -F'"stall_ms":|,"copy_ms":|,"time":' \
+        '/"event":"publish"/ { n += $2 < $3 / 2 } END { exit !n }' "$TMP/run.jsonl"
+done
+
 # a run that changes its layout publishes on, and versions are what a run that stays saves
 config "$TMP/model.json"
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps 12 --seq-len 31 --global-batch 8 --lr 0.01 --warmup 2 --threads 1 --save-every 1)
