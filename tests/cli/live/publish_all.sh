@@ -47,6 +47,18 @@ for layout in "--ranks 1" "--ranks 2 --zero 1" "--ranks 2 --zero 3"; do
         '/"event":"publish"/ { n += $2 < $3 / 2 } END { exit !n }' "$TMP/run.jsonl"
 done
 
+# the n-th write of every rank fails, on ranks that have unequal numbers of them: training goes on to its end
+config "$TMP/model.json" num_hidden_layers=3
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 3 --seq-len 31 --global-batch 8 --threads 1)
+reference
+for n in 1 5 11 13 17 23; do
+    export SHARDLINE_IO_FAULT=write:$n:ENOSPC
+    run timeout -k 10 100 "$BIN/ptrain" "${common[@]}" --ranks 2 --pp 2 --publish 127.0.0.1:0 --out "$TMP/fault-$n"
+    unset SHARDLINE_IO_FAULT
+    claim "write $n fails: a version is given up in one line" has "$err" "No space left on device: training goes on"
+    claim "write $n fails: the run ends in the reference's state" [ "$(state_of "$out")" = "$ref_state" ]
+done
+
 # a run that changes its layout publishes on, and versions are what a run that stays saves
 config "$TMP/model.json"
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps 12 --seq-len 31 --global-batch 8 --lr 0.01 --warmup 2 --threads 1 --save-every 1)
