@@ -478,7 +478,7 @@ static int try_layout(struct search *s, struct layout_spec a)
     return 1;
 }
 
-/* What a layout's state needs where it fits: no further shelf or recomputation can be faster than IN_MEMORY,
+/* What a layout's state needs where it fits: no further shelf or recomputation can be faster than memory,
  * or what --offload asks for at least. */
 enum fit { FITS_NOT, FITS, FITS_BEST };
 
