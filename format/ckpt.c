@@ -120,7 +120,12 @@ void ckpt_end_reading(struct ckpt *c)
 {
     c = fmt_bottom(c);
     c->received = ckpt_received(c);
-    c->is_done = c->remote != NULL || c->live != NULL;
+    c->is_done = c->remote != NULL || c->live != NULL || c->is_shared;
+    for (int i = 0; c->is_shared && i < c->n_files; i++) { /* the server may have dropped them long ago */
+        io_close(c->file[i].fd);
+        c->file[i].fd = -1;
+        memory_take_out(c->memory, c->file[i].name);
+    }
     store_close(c->live);
     c->live = NULL;
     url_cache_close(c->remote);

@@ -32,7 +32,7 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
     char *data = malloc((size_t)FMT_BLOCK);
     if (!data)
         return err_set(e, ERR_MEMORY, "%s: no memory for a block", c->path);
-    if (*c->live_version) /* every request has named the version */
+    if (*c->live_version) /* what is read has checksums or digests, the rest is not asked for */
         goto out;
     if (c->remote) { /* the rest is not downloaded for this */
         rc = url_cache_check(c->remote, e);

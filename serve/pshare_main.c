@@ -20,7 +20,7 @@
 struct pshare_opts {
     const char *host, *key_file;
     int64_t port, poll_ms;
-    int ends, apart, deltas, verbose;
+    int ends, http_only, deltas, verbose;
 };
 #define AT(member) offsetof(struct pshare_opts, member)
 /* clang-format off */
@@ -34,7 +34,7 @@ static const struct opt table[] = {
       "how often to look for a newer version", 1, 1e6, 0 },
     { OPT_SWITCH, "end-with-source", AT(ends), "0",      NULL,
       "end when the process of mem:PID ends", 0, 0, 0 },
-    { OPT_SWITCH, "http-only", AT(apart),    "0",        NULL,
+    { OPT_SWITCH, "http-only", AT(http_only), "0",       NULL,
       "all bytes go over HTTP (readers of this user on this machine open the files themselves otherwise)", 0,
       0, 0 },
     { OPT_SWITCH, "deltas",   AT(deltas),   "0",         NULL,
@@ -174,7 +174,7 @@ static int serve(const struct pshare_opts *o, const char *source, struct err *e)
         goto out;
     }
     const struct share_http_opts how = {
-        .host = o->host, .port = (int)o->port, .keys = o->key_file ? &keys : NULL, .apart = o->apart
+        .host = o->host, .port = (int)o->port, .keys = o->key_file ? &keys : NULL, .http_only = o->http_only
     };
     TRY(share_http_open(&h, &how, &v, e));
     printf("pshare: ready on http://%s:%d (version %lld)\n", o->host, share_http_port(h), (long long)f.step);

@@ -122,6 +122,7 @@ static int64_t rest_bytes(const struct server *s, struct err *e)
     const struct model_config *c = &s->loaded.cfg;
     struct model m;
     int64_t weights = weight_bytes(s, e), work = 0;
+    size_t reading;
 
     if (weights < 0)
         return weights;
@@ -130,6 +131,8 @@ static int64_t rest_bytes(const struct server *s, struct err *e)
         if (rc < 0)
             return rc;
         work += work_bytes(s, &m, s->o.ctx && s->o.ctx < c->max_pos ? s->o.ctx : c->max_pos);
+        resident_measure(&m, &reading);
+        work += keeps_two(s) ? (int64_t)reading : 0;
         model_close(&m);
     }
     weights *= keeps_two(s) ? 2 : 1;
@@ -137,7 +140,7 @@ static int64_t rest_bytes(const struct server *s, struct err *e)
 }
 
 /* What a rank will hold: weights and packs, keys and values, a step's buffers; what reading the weights needs
- * besides is free again when the latter two are taken. */
+ * besides is free again when the latter two are taken, unless the server follows. */
 static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct err *e)
 {
     struct model m;
@@ -153,6 +156,8 @@ static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct 
     bytes[MEM_PARAMS] += keeps_two(s) ? weights : 0;
     bytes[MEM_KV] = kv;
     bytes[MEM_WORK] = (int64_t)reading > kv + work ? (int64_t)reading - kv : work;
+    if (keeps_two(s)) /* the next version is read while steps run */
+        bytes[MEM_WORK] = work + (int64_t)reading;
     model_close(&m);
     return adapters < 0 ? (int)adapters : 0;
 }

@@ -246,6 +246,14 @@ int http_add_signature(const struct store *s, const struct sigv4_request *q, str
                : 0;
 }
 
+/* Was the last request of h sent to this machine? */
+static int is_loopback(CURL *h)
+{
+    const char *ip = NULL;
+    return curl_easy_getinfo(h, CURLINFO_PRIMARY_IP, &ip) == CURLE_OK && ip &&
+           (!strncmp(ip, "127.", 4) || !strcmp(ip, "::1") || !strncmp(ip, "::ffff:127.", 11));
+}
+
 CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, const char *etag,
                   struct answer *a, char *why)
 {
@@ -276,6 +284,8 @@ CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, co
     if (code == CURLE_OK) {
         http_options(s, h, url, lines, a, why);
         code = curl_easy_perform(h);
+        if (*a->same_machine && !is_loopback(h)) /* numbers of another machine's files */
+            *a->same_machine = 0;
     }
     if (!*a->etag)
         memcpy(a->etag, a->modified, sizeof a->etag); /* If-Range takes a date too */

@@ -46,6 +46,8 @@ int memory_add(struct memory_set *m, const char *name, const void *data, int64_t
                struct err *e);
 /* The same for a file that is open: fd belongs to the set from then on, also after an error. */
 int memory_add_open(struct memory_set *m, const char *name, int fd, struct err *e);
+/* Closes file `name` and takes it out of the set. */
+void memory_take_out(struct memory_set *m, const char *name);
 /* Its files, in no order. */
 int memory_n_files(const struct memory_set *m);
 const char *memory_file_name(const struct memory_set *m, int i);

@@ -3,8 +3,9 @@
  *
  *     X-Shardline-File: PID FD DEVICE INODE        in the answer to a reader on this machine
  *
- * names a descriptor of the server's. A reader of the same user opens it through /proc, whatever folder or
- * memory it lies in, and compares device, inode and length: what is not the very file is not used. */
+ * names a descriptor of the server's. A reader that reached the server by a loopback address, and has its
+ * user, opens the descriptor through /proc, whatever folder or memory the file lies in. It compares device,
+ * inode and length: what is not the very file is not used. */
 #ifndef SHARDLINE_STORE_SAME_MACHINE_H
 #define SHARDLINE_STORE_SAME_MACHINE_H
 

@@ -51,9 +51,9 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Finds out the size of a file of weights. opens: and opens it where the server says that it is of this
- * machine; *n_apart counts those that are not. */
-static int take_large(struct ckpt *c, const char *name, int opens, int *n_apart, struct err *e)
+/* Finds out the size of a file of weights. opens: opens the file itself where the server names it; *n_distant
+ * counts the files for which it does not. */
+static int take_large(struct ckpt *c, const char *name, int opens, int *n_distant, struct err *e)
 {
     struct store_info info;
     int rc = fmt_file_name_check(name, "the manifest", e);
@@ -65,14 +65,14 @@ static int take_large(struct ckpt *c, const char *name, int opens, int *n_apart,
         goto out;
     }
     int fd = opens ? same_machine_open(info.same_machine, info.bytes) : -1;
-    *n_apart += fd < 0;
+    *n_distant += fd < 0;
     rc = fd < 0 ? memory_add(c->memory, name, NULL, 0, info.bytes, e)
                 : memory_add_open(c->memory, name, fd, e);
 out:
     return rc < 0 ? rc : 0;
 }
 
-static int take_files(struct ckpt *c, int opens, int *n_apart, struct err *e)
+static int take_files(struct ckpt *c, int opens, int *n_distant, struct err *e)
 {
     char *text = NULL;
     json_t *root = NULL, *o;
@@ -92,7 +92,7 @@ static int take_files(struct ckpt *c, int opens, int *n_apart, struct err *e)
             TRY(take_small(c, name, NULL, e));
     json_array_foreach(json_object_get(root, "files"), i, o)
         if ((name = json_string_value(json_object_get(o, "name"))))
-            TRY(take_large(c, name, opens, n_apart, e));
+            TRY(take_large(c, name, opens, n_distant, e));
 out:
     json_decref(root);
     free(text);
@@ -114,7 +114,7 @@ int live_open(struct ckpt *c, const char *url, const struct ckpt_open_opts *how,
     struct store_info info;
     struct err ignored;
     char shown[4200];
-    int rc, n_apart = 0;
+    int rc, n_distant = 0;
     if (!may_be_live(url) || how->unpublished || how->with_cards)
         return 0;
     TRY(store_open(&c->live, url, e));
@@ -126,12 +126,12 @@ int live_open(struct ckpt *c, const char *url, const struct ckpt_open_opts *how,
     }
     snprintf(c->live_version, sizeof c->live_version, "%.*s", (int)strlen(info.etag) - 2, info.etag + 1);
     TRY(memory_private(&c->memory, url, e));
-    TRY(take_files(c, how->in_memory, &n_apart, e));
-    if (how->in_memory && n_apart && !how->alone) {
+    TRY(take_files(c, how->in_memory, &n_distant, e));
+    if (how->in_memory && n_distant && !how->alone) {
         drop_live(c);
         return 0;
     }
-    if (how->in_memory && !n_apart) {
+    if (how->in_memory && !n_distant) {
         store_close(c->live);
         c->live = NULL;
         c->is_shared = 1;

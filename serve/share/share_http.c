@@ -24,7 +24,7 @@ struct share_http {
     struct versions *versions;
     const struct keys *keys;
     struct MHD_Daemon *daemon;
-    int port, apart;
+    int port, http_only;
     _Atomic int64_t requests, bytes; /* of files */
     /* the last one that was asked for */
     struct delta {
@@ -186,7 +186,7 @@ static enum MHD_Result send_file(struct share_http *h, struct MHD_Connection *co
     if (!r)
         return refuse(conn, 503, v, "no memory or files left: try again");
     MHD_add_response_header(r, "Accept-Ranges", "bytes");
-    if (f->fd >= 0 && !h->apart && is_here(conn) && same_machine_name(f->fd, same))
+    if (f->fd >= 0 && !h->http_only && is_here(conn) && same_machine_name(f->fd, same))
         MHD_add_response_header(r, SAME_MACHINE_HEADER, same);
     if (has_range < 0)
         snprintf(text, sizeof text, "bytes */%lld", (long long)f->bytes);
@@ -371,7 +371,7 @@ int share_http_open(struct share_http **out, const struct share_http_opts *o, st
     h->versions = v;
     h->keys = o->keys;
     h->port = o->port;
-    h->apart = o->apart;
+    h->http_only = o->http_only;
     pthread_mutex_init(&h->delta.lock, NULL);
     h->delta.from = h->delta.file.fd = -1;
     int fd = listen_on(o->host, &h->port, o->keys != NULL, e);

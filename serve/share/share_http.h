@@ -19,7 +19,7 @@ struct share_http_opts {
     int port;                /* 0: a free one */
     const struct keys *keys; /* what readers that are not on this machine give; or NULL, and then host must be
                               * a loopback address (ERR_USAGE) */
-    int apart;               /* no file is named to readers on this machine */
+    int http_only;           /* no file is named to readers on this machine */
 };
 /* Listens. v is borrowed. ERR_USAGE: host; ERR_FILE: the port is taken. */
 int share_http_open(struct share_http **out, const struct share_http_opts *o, struct versions *v,

@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #define HERE_BYTES ((int64_t)1 << 20)  /* of a piece that is read from memory */
-#define APART_BYTES ((int64_t)8 << 20) /* of one that is asked for */
+#define ASKED_BYTES ((int64_t)8 << 20) /* of one that is asked for */
 
 struct work {
     const struct piece_read *x;
@@ -17,10 +17,18 @@ struct work {
 /* Elements of a piece. A cache of files at a URL asks for long ranges by several requests itself. */
 static int64_t elements(const struct piece_read *x)
 {
-    const int64_t bytes = ckpt_version(x->c)[0] && !ckpt_is_shared(x->c) ? APART_BYTES : HERE_BYTES;
+    const int64_t bytes = ckpt_version(x->c)[0] && !ckpt_is_shared(x->c) ? ASKED_BYTES : HERE_BYTES;
     if (!x->is_proven || ckpt_cache(x->c))
         return x->hi - x->lo;
     return bytes * 8 / stored_dtype_bits(ckpt_tensor(x->c, x->tensor)->dtype);
+}
+
+static int has_failed(struct work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    const int rc = w->rc;
+    pthread_mutex_unlock(&w->lock);
+    return rc < 0;
 }
 
 static void read_one(void *arg, int64_t task, int thread)
@@ -33,6 +41,8 @@ static void read_one(void *arg, int64_t task, int thread)
     struct ckpt_digest d = { 0, 0 };
     struct err e = { 0 };
     (void)thread;
+    if (has_failed(w)) /* the piece would be asked for as patiently as the one that failed */
+        return;
     int rc = *x->stop       ? err_set(&e, ERR_STOPPED, "stopped: another rank has failed, or the server ends")
              : x->is_proven ? ckpt_read_unproven(x->c, x->tensor, x->box, lo, hi, dst, &e)
                             : ckpt_read_range(x->c, x->tensor, x->box, lo, hi, dst, &e);

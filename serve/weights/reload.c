@@ -31,15 +31,18 @@ static int64_t bytes_at_url(const struct model_info *l)
 }
 
 /* Where the memory is missing, the reload is refused: overcommitted memory would end the process later. */
-static int check_memory(const struct reload *r, int n_here, struct err *e)
+static int check_memory(const struct reload *r, struct err *e)
 {
     struct dev *d = r->now->m.dev;
-    int64_t need = weights_bytes(&r->now->m) + READ_BUFFERS,
+    size_t reading;
+    resident_measure(&r->now->m, &reading);
+    int64_t need = weights_bytes(&r->now->m) + (int64_t)reading + READ_BUFFERS,
             free_bytes = d->memory ? (int64_t)d->memory->free_bytes(d) : machine_memory_free();
     need -= resident_memory_bytes(&r->spare);
     need = need > 0 ? need : 0;
-    need *= d->memory ? 1 : n_here;
-    if (r->order.live && !r->is_direct && !d->memory) /* what the machine's ranks have received */
+    need *= d->memory ? 1 : r->n_here;
+    if (r->order.live && r->fresh.ckpt &&
+        ckpt_cache(r->fresh.ckpt)) /* what the machine's ranks receive stays in its memory */
         need += bytes_at_url(r->now);
     if (need <= free_bytes)
         return 0;
@@ -75,7 +78,8 @@ static int work(struct background *a, void *arg, struct err *e)
     TRY(dev_open(&r->host, "cpu", pool_threads(d->pool), d->mem, e));
     dev_numerics(r->host, r->now->m.fast);
     TRY(model_info_open(&r->fresh, r->order.path, reading_of(r), &a->stop, e));
-    r->is_direct = !ckpt_cache(r->fresh.ckpt);
+    if (r->order.live && !d->memory && ckpt_cache(r->fresh.ckpt))
+        TRY(check_memory(r, e));
     rc = model_config_same(&r->fresh.cfg, &r->now->cfg, "the model that is served", e);
     if (rc < 0) {
         err_add(e, "%s", r->order.path);
@@ -163,6 +167,7 @@ static void free_old(struct reload *r)
     if (!r->is_freeing) {
         free(old);
         model_info_close(&r->fresh);
+        r->kept_bytes = 0;
     }
     memset(&r->fresh, 0, sizeof r->fresh);
 }
@@ -195,7 +200,6 @@ void reload_begin(struct reload *r, struct model_info *now, const char *order, i
     const struct reload before = *r;
     memset(r, 0, sizeof *r);
     r->spare = before.spare;
-    r->is_direct = before.is_direct;
     r->now = now;
     r->all = all;
     r->n_here = n_here;
@@ -207,7 +211,7 @@ void reload_begin(struct reload *r, struct model_info *now, const char *order, i
     else if (comm_rank(all) == 0 && *r->order.digest && check_version(r, r->order.digest, &e) < 0)
         r->refused = e; /* before anything is read */
     else
-        check_memory(r, n_here, &r->refused);
+        check_memory(r, &r->refused);
     background_start(&r->background, work, r, now->m.dev->pool);
 }
 

@@ -37,7 +37,6 @@ struct reload {
     /* Of a version that was followed: the memory of the weights before it, for the next one (host memory). */
     struct resident_memory spare;
     int64_t kept_bytes; /* after reload_swap(): of `spare`, which the old weights' thread fills */
-    int is_direct;      /* the last one came through no cache of this machine */
     struct reload_moved moved;
 };
 

@@ -75,7 +75,7 @@ static int read_piece(struct reader *r, const struct piece *x, enum dtype from, 
                                      .hi = x->hi,
                                      .dst = stored,
                                      .digest = r->counts ? &r->seen[x->i] : NULL,
-                                     .is_proven = r->counts && r->l->counts_all &&
+                                     .is_proven = r->counts && r->l->counts_all && !r->l->mapped &&
                                                   ckpt_tensor(r->l->ckpt, x->i)->has_digest,
                                      .stop = &r->background->stop };
     int rc = piece_read(r->host->pool, &read, e);

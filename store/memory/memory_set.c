@@ -199,6 +199,16 @@ int memory_add_open(struct memory_set *m, const char *name, int fd, struct err *
     return 0;
 }
 
+void memory_take_out(struct memory_set *m, const char *name)
+{
+    for (int i = m->n - 1; i >= 0; i--) {
+        if (strcmp(m->file[i].name, name))
+            continue;
+        io_close(m->file[i].fd);
+        m->file[i] = m->file[--m->n];
+    }
+}
+
 int memory_private(struct memory_set **out, const char *path, struct err *e)
 {
     struct memory_set *m = calloc(1, sizeof *m);

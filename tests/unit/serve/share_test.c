@@ -17,7 +17,7 @@
 static struct versions versions;
 static struct share_http *http;
 static char url[64];
-static int apart; /* of the server that begin() opens */
+static int http_only; /* of the server that begin() opens */
 
 /* A checkpoint of n specs in the folder `name`; another n gives another digest. */
 static const char *make(const char *name, int n)
@@ -42,7 +42,7 @@ static void begin(void)
 {
     struct err e = { 0 };
     CHECK_INT(versions_open(&versions, &e), 0);
-    CHECK_INT(share_http_open(&http, &(struct share_http_opts){ .host = "127.0.0.1", .apart = apart },
+    CHECK_INT(share_http_open(&http, &(struct share_http_opts){ .host = "127.0.0.1", .http_only = http_only },
                               &versions, &e),
               0);
     snprintf(url, sizeof url, "http://127.0.0.1:%d", share_http_port(http));
@@ -269,9 +269,9 @@ TEST(a_reader_of_this_machine_opens_the_servers_own_files_and_keeps_the_version_
 TEST(a_server_that_names_no_files_sends_their_bytes_to_one_reader_without_a_cache)
 {
     struct err e = { 0 };
-    apart = 1;
+    http_only = 1;
     begin();
-    apart = 0;
+    http_only = 0;
     publish("step-5", 5, N_SPECS);
     struct ckpt *c = open_shared(1);
     CHECK(!ckpt_is_shared(c));
