@@ -180,10 +180,20 @@ def wait_for(job, seconds):
         pass
 
 
-def kill_and_start(command, n, done, said):
+def wait_for_steps(job, log, n):
+    """Until n more steps are in the log."""
+    def have():
+        return len(steps_of(log)) if os.path.exists(log) else 0
+    begun = have()
+    while job.poll() is None and have() < begun + n:
+        time.sleep(0.02)
+
+
+def kill_and_start(command, log, n, done, said):
     """Runs `command` to its end, a first process that is killed once more; kills until n are done. Returns the job."""
     choose = random.Random(rng.random())
     every = layouts()
+    lost_at = -2  # sets that were kept when a keeper was killed last
     while True:
         err = open(tmp + "/k.err", "a")
         job = subprocess.Popen(command, stdout=open(tmp + "/k.out", "w"), stderr=err)
@@ -191,12 +201,20 @@ def kill_and_start(command, n, done, said):
         while job.poll() is None and what != "first process":
             if choose.random() < 0.4:  # the kill may come into the middle of a change
                 write_layout(choose.choice(every))
-            wait = choose.uniform(0, 0.5) if choose.random() < 0.5 else choose.uniform(0.3, 1.5)
-            wait_for(job, wait)
+            began = time.monotonic()
+            if choose.random() < 0.6:  # else it may come before the first step, too
+                wait_for_steps(job, log, choose.randint(1, 6))
+            wait_for(job, choose.uniform(0, 0.5))
+            wait = time.monotonic() - began
             if job.poll() is not None or sum(done.values()) >= n:
                 wait_for(job, 1)
                 continue
             what, target = victims(job, choose)
+            if what in ("keeper", "machine"):  # two machines that are lost between two sets take the state with them
+                sets = len(events(log, "keep")) if os.path.exists(log) else 0
+                if sets < lost_at + 2:
+                    what, target = None, []
+                lost_at = sets if target else lost_at
             if sum(kill(p) for p in target):
                 done[what] += 1
                 said.append(f"{sum(done.values())}: {what} after {wait:.3f} s")
@@ -240,12 +258,13 @@ def kills(n, steps=300, keep=3):
         job = kill_and_start(common(steps) + ["--out", out, "--log", log, "--ranks", "4", "--tp", "2", "--zero", "1",
                                               "--ranks-per-node", "2", "--memory-every", str(keep), "--save-every", "50",
                                               "--keep", "2", "--restarts", "50", "--resume", "auto", "--layout-file",
-                                              tmp + "/layout.toml"], n, done, said)
+                                              tmp + "/layout.toml"], log, n, done, said)
         check_killed(job, runs, steps, want, state, said)
         most_again = max([most_again] + [e["again"] for e in events(log, "restart")])
         changed += len(events(log, "layout"))
         shutil.rmtree(out)
     claim("a kill costs at most K steps", most_again <= keep, most_again)
+    claim("kills cost steps", n < 50 or most_again > 0)
     claim("the kills came into changes of layout", n < 20 or changed >= n // 10, changed)
     print(f"kills: {done}, {runs} runs, {changed} changes of layout, at most {most_again} of K = {keep} steps again, "
           f"{time.monotonic() - began:.0f} s")
