@@ -1,5 +1,7 @@
 /* cluster_fuzz.c - any bytes as a cluster's file (train/simulate/cluster.h): what is accepted is written,
- * read again, and a step is simulated on it. */
+ * read again, and a step is simulated on it,
+ * whose seconds are a number. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +27,9 @@ static void simulate(const struct cluster *c)
                            .schedule = PIPE_1F1B,
                            .dtype = SIM_BF16,
                            .engine = c->engine };
-    if (model_config_preset(&m, "tiny", &e) >= 0)
-        clock_step(&r, &run, c, NULL, &e);
+    if (model_config_preset(&m, "tiny", &e) >= 0 && clock_step(&r, &run, c, NULL, &e) >= 0 &&
+        !isfinite(r.step_s))
+        abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -42,7 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         FILE *out = open_memstream(&again, &size);
         cluster_write(c, out);
         fclose(out);
-        cluster_parse(c + 1, again, "cluster.toml", &e);
+        if (cluster_parse(c + 1, again, "cluster.toml", &e) < 0)
+            abort();
         simulate(c);
     }
     free(again);

@@ -2,6 +2,7 @@
  * the lines of the file. */
 #include "train/simulate/cluster.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
@@ -14,6 +15,8 @@
 #define IN_COLLECTIVE(member) offsetof(struct cluster_collective, member)
 #define IN_SERVE(member) offsetof(struct cluster_serve, member)
 #define NEEDED (-1.0)
+/* Where 0 means that there is none: anything smaller would make times without end. */
+static const double least_above_0 = 1e-15;
 
 enum section { TOP, DEVICE, NETWORK, STORAGE, JOB, ENGINE, PRODUCT, OP, COLLECTIVE, SERVE, N_SECTIONS };
 /* repeated: at most so many, of `size` bytes each from `at` on, counted at `count`. */
@@ -101,7 +104,7 @@ static const struct key {
     { OP,      "cols",               IN_OP(cols),            0,     1e9,  0 },
     { OP,      "other",              IN_OP(other),           0,     1e9,  0 },
     { OP,      "seq_len",            IN_OP(seq_len),         0,     1e9,  0 },
-    { OP,      "seconds",            IN_OP(seconds),         0,     1e6,  NEEDED },
+    { OP,      "seconds",            IN_OP(seconds),         1e-12, 1e6,  NEEDED },
     { OP,      "alone_s",            IN_OP(alone_s),         0,     1e6,  0 },
     { OP,      "all_s",              IN_OP(all_s),           0,     1e6,  0 },
     { COLLECTIVE, "ranks",           IN_COLLECTIVE(ranks),   2,     1e6,  NEEDED },
@@ -248,6 +251,9 @@ static int read_number(const struct reader *r, const struct key *k, char *text, 
                            "%s: line %d: %s is %.60s: use a number, or a size such as \"80GB\"", r->what,
                            r->line, k->name, text);
     }
+    if (*out > 0 && *out < least_above_0 && !k->least)
+        return err_set(r->e, ERR_CONFIG, "%s: line %d: %s is %g: use 0, or %g and more", r->what, r->line,
+                       k->name, *out, least_above_0);
     if (!(*out >= k->least && *out <= k->most))
         return err_set(r->e, ERR_CONFIG, "%s: line %d: %s is %g: it must be from %g to %g", r->what, r->line,
                        k->name, *out, k->least, k->most);
@@ -358,6 +364,10 @@ static int check(const struct reader *r)
                            "comes first, and only the last has 0 (all)",
                            r->what, i + 1, here, above);
     }
+    for (int i = 0; i < c->n_serves; i++)
+        if (c->serve[i].tp != floor(c->serve[i].tp) || c->serve[i].batch != floor(c->serve[i].batch))
+            return err_set(r->e, ERR_CONFIG, "%s: [[serve]] %d has tp %g and batch %g: use whole numbers",
+                           r->what, i + 1, c->serve[i].tp, c->serve[i].batch);
     if (c->idle_watts > c->watts)
         return err_set(r->e, ERR_CONFIG, "%s: idle_watts is %g and watts %g: idle_watts may not be larger",
                        r->what, c->idle_watts, c->watts);
@@ -427,7 +437,7 @@ static void write_repeated(const struct cluster *c, enum section s, FILE *out)
                 continue;
             memcpy(&x, base + keys[i].at, sizeof x);
             if (keys[i].otherwise < 0 || x != keys[i].otherwise)
-                fprintf(out, "%s = %.9g\n", keys[i].name, x);
+                fprintf(out, "%s = %.17g\n", keys[i].name, x);
         }
     }
 }

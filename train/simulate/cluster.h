@@ -2,8 +2,8 @@
  * data, read from a TOML file or a preset. Any thread may call these functions.
  *
  *   name = "two machines"
- *   [device]                          # figures that devices reach, not those of the data sheet, but for
- * peaks bf16_flops = 989e12
+ *   [device]                          # figures that devices reach; peaks: of the data sheet
+ *   bf16_flops = 989e12
  *   ...
  *   [[network]]                       # the innermost level first
  *   ranks = 8                         # ranks inside one unit of this level; 0: all that there are

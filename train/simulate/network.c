@@ -70,8 +70,8 @@ static int is_nearer(const struct cluster_collective *p, const struct cluster_co
     return !q || fabs(log(p->ranks / ranks)) < fabs(log(q->ranks / ranks));
 }
 
-/* Seconds of a core that a rank needs, between the two nearest sizes; -1: nothing is measured, or the group
- * has ranks on several machines. */
+/* Seconds of a core that a rank needs, between the two nearest sizes; -1: nothing is measured, the group has
+ * ranks on several machines, or more than twice as many as any that were measured. */
 static double measured(const struct cluster *c, enum sim_collective kind, struct net_group g, double bytes)
 {
     const struct cluster_collective *best = NULL, *below = NULL, *above = NULL;
@@ -80,6 +80,8 @@ static double measured(const struct cluster *c, enum sim_collective kind, struct
     for (int i = 0; i < c->n_collectives; i++)
         if (c->collective[i].kind == kind && is_nearer(&c->collective[i], best, g.size))
             best = &c->collective[i];
+    if (best && g.size > 2 * best->ranks)
+        return -1;
     for (int i = 0; best && i < c->n_collectives; i++) {
         const struct cluster_collective *p = &c->collective[i];
         if (p->kind != kind || p->ranks != best->ranks)

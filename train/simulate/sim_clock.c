@@ -358,8 +358,12 @@ static void go_on(struct clock *k, int stage, double now, struct sharer *x, doub
 {
     struct clock_stage *s = &k->stage[stage];
     char what;
-    s->now = now;
+    s->now = s->now > now ? s->now : now;
     for (; s->at < s->list.n; s->at++) {
+        if (s->now > now) { /* it waits for what it sent (wait_sends) */
+            *arrives = *arrives <= 0 || s->now < *arrives ? s->now : *arrives;
+            return;
+        }
         const struct pipe_act *a = &s->list.act[s->at];
         int64_t virtual = (int64_t)a->chunk * k->run->pp + stage;
         if (!is_message(a->op)) {

@@ -77,7 +77,11 @@ TEST(an_impossible_cluster_gets_one_line_with_its_key_and_value)
         { DEVICE WIRE OP "rows = 4\ncols = -1\n", { "line 14: cols is -1", "from 0 to" } },
         { DEVICE WIRE OP "rows = 4\nother = 1e10\n", { "other is 1e+10", "from 0 to" } },
         { DEVICE WIRE OP "rows = 4\nseq_len = x\n", { "seq_len is x", "use a number" } },
-        { DEVICE WIRE OP "rows = 4\nseconds = 1e7\n", { "seconds is 1e+07", "from 0 to" } },
+        { DEVICE WIRE OP "rows = 4\nseconds = 1e7\n", { "seconds is 1e+07", "from 1e-12 to" } },
+        { DEVICE WIRE OP "rows = 4\nseconds = 0\n", { "line 14: seconds is 0", "from 1e-12 to" } },
+        { DEVICE "fp32_flops = 1e-300\n" WIRE, { "fp32_flops is 1e-300", "use 0, or 1e-15" } },
+        { DEVICE WIRE "[[serve]]\ntp = 1.5\nbatch = 8\ntokens_per_s = 9\nfirst_s = 0\n",
+          { "[[serve]] 1 has tp 1.5 and batch 8", "whole numbers" } },
         { DEVICE WIRE OP "rows = 4\nalone_s = -1\n", { "alone_s is -1", "from 0 to" } },
         { DEVICE WIRE OP "rows = 4\nall_s = -1\n", { "all_s is -1", "from 0 to" } },
         { DEVICE WIRE OP "rows = 4\nseconds = 1\nname = \"attn\"\n", { "name", "there twice" } },
@@ -115,7 +119,8 @@ TEST(presets_are_read_and_written_and_read_again_as_they_were)
         CHECK_INT(cluster_open(&a, names[i], &e), 0);
         a.product[a.n_products++] = (struct cluster_product){ SIM_BF16, 512, 768, 256, 1e9 };
         a.op[a.n_ops++] = (struct cluster_op){ SIM_OP_attn_dx, SIM_F32, 512, 768, 0, 256, 0.25, 0.125, 0 };
-        a.collective[a.n_collectives++] = (struct cluster_collective){ SIM_GATHER, 4, 1024, 0.5 };
+        a.collective[a.n_collectives++] = (struct cluster_collective){ SIM_GATHER, 4, 1024, 0.1 };
+        a.level[a.n_levels - 1].alpha_s = 1e-6 / 3;
         cluster_write(&a, out);
         fclose(out);
         CHECK_INT(cluster_parse(&b, text, names[i], &e), 0);
@@ -280,7 +285,22 @@ TEST(ranks_share_the_cores_of_their_machine_and_a_stage_that_waits_leaves_them)
     CHECK_NEAR(sum, waits.step_s, 1e-9 * waits.step_s);
 }
 
-TEST(measured_collectives_replace_the_formula_and_are_a_core_s_time)
+/* Cores enough for every stage: sharing them changes nothing, messages that are waited for neither. */
+TEST(a_stage_that_shares_cores_waits_for_what_it_sends)
+{
+    struct model_config m = model_of(8);
+    struct cluster c = easy_cluster();
+    struct sim_run run = run_of(&m);
+    run.pp = 4, run.rows = 8, run.engine.wait_sends = 1;
+    struct clock_result own = step_of(&run, &c);
+    c.cores = 1000;
+    struct clock_result shared = step_of(&run, &c);
+    CHECK(own.share[CLOCK_PP] > 0.01 * own.step_s);
+    CHECK_NEAR(shared.share[CLOCK_PP], own.share[CLOCK_PP], 1e-9 * own.step_s);
+    CHECK_NEAR(shared.step_s, own.step_s, 1e-9 * own.step_s);
+}
+
+TEST(measured_collectives_replace_the_formula_and_are_seconds_of_a_core)
 {
     struct cluster c = measured_cluster();
     struct net_group two = { 2, 1 }, four = { 4, 1 };
@@ -293,6 +313,8 @@ TEST(measured_collectives_replace_the_formula_and_are_a_core_s_time)
     CHECK_NEAR(net_all_reduce(&c, two, 6000, NET_TREE), 6, 1e-12);
     CHECK_NEAR(net_all_reduce(&c, four, 1000, NET_TREE), 4, 1e-12); /* eight seconds of two cores by four */
     CHECK(net_all_gather(&c, two, 1000) < 1e-6);                    /* not measured */
+    CHECK_NEAR(net_all_reduce(&c, (struct net_group){ 8, 1 }, 1000, NET_TREE), 4, 1e-12);
+    CHECK(net_all_reduce(&c, (struct net_group){ 9, 1 }, 1000, NET_TREE) < 1e-6); /* too many: the formula */
 }
 
 TEST(shares_add_up_to_the_step_at_every_layout)
