@@ -9,7 +9,7 @@
 #include "tools/memplan_lab.h"
 #include "tools/memplan_sim.h"
 
-enum { TURNS = 5, COPY_BYTES = 64 << 20 };
+enum { TURNS = 5, COPY_BYTES = 64 << 20, MOST_RANKS = 64 }; /* ranks that this machine is made to start */
 
 static double cpu_s(void)
 {
@@ -95,6 +95,10 @@ int memplan_calibrate(const char *path, const struct memplan_calibration *a, str
     char *text = NULL;
     size_t n;
     int rc;
+    if (a->ranks > MOST_RANKS)
+        return err_set(e, ERR_USAGE,
+                       "--gpus %d: --calibrate starts so many ranks here, and at most %d: give fewer",
+                       a->ranks, MOST_RANKS);
     memset(&c, 0, sizeof c);
     snprintf(c.name, sizeof c.name, "this machine");
     if (a->cfg->n_experts || a->cfg->latent.kv_rank)

@@ -12,6 +12,13 @@
 #include "kernels/kernels.h"
 
 enum { TURNS = 3, LAYERS = 2, MOST_CALLS = 64, MOST_SAMPLES = 4 * TURNS * LAYERS };
+/* Threads wait until all of them have been started, or one could not be. */
+struct gate {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int state; /* 0: wait, 1: go, -1: return */
+    pthread_barrier_t together;
+};
 enum { NORM_A, NORM_B, NORMS };
 enum { W_QKV, W_O, W_GU, W_DOWN, PACKS };
 enum { W_Q, W_K, W_V, W_OUT, W_GATE, W_UP, W_DN, MATRICES };
@@ -54,8 +61,8 @@ struct lab {
     int32_t *ids;
     int threads, counts;
     struct call call[MOST_CALLS];
-    int n_calls;
-    pthread_barrier_t *together;
+    int n_calls, lost; /* lost: calls of more than MOST_CALLS shapes */
+    struct gate *gate; /* of labs that run together; NULL: this one is alone */
 };
 
 /* ---- timing ---- */
@@ -94,8 +101,12 @@ static void record(struct lab *l, enum sim_op name, const int64_t shape[3], doub
     int i = 0;
     while (i < l->n_calls && memcmp(&l->call[i].op, &op, sizeof op))
         i++;
-    if (i == MOST_CALLS || !l->counts)
+    if (!l->counts)
         return;
+    if (i == MOST_CALLS) {
+        l->lost++;
+        return;
+    }
     struct call *c = &l->call[i];
     if (i == l->n_calls)
         l->n_calls++, c->op = op;
@@ -489,14 +500,33 @@ static void turn(struct lab *l)
     l->counts = 1; /* the first turn warms up */
 }
 
+static void open_gate(struct gate *g, int state)
+{
+    pthread_mutex_lock(&g->lock);
+    g->state = state;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static int pass_gate(struct gate *g)
+{
+    pthread_mutex_lock(&g->lock);
+    while (!g->state)
+        pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+    return g->state > 0;
+}
+
 static void *turns(void *arg)
 {
     struct lab *l = arg;
+    if (l->gate && !pass_gate(l->gate))
+        return NULL;
     double params = (double)(l->vocab * l->h + LAYERS * l->layer[0].n_params);
     int n = 6 * (double)l->T * params > 1e11 ? TURNS - 1 : TURNS; /* of large shapes fewer */
     for (int i = -1; i < n; i++) {
-        if (l->together)
-            pthread_barrier_wait(l->together);
+        if (l->gate)
+            pthread_barrier_wait(&l->gate->together);
         turn(l);
     }
     return NULL;
@@ -517,8 +547,11 @@ static int is_same(const struct cluster_op *a, const struct cluster_op *b)
 
 /* at: the member of cluster_op that these times are. Of several threads' the lower quartile: where another
  * program takes a core, all of them wait. */
-static void keep(struct cluster *c, struct lab *l, size_t at)
+static int keep(struct cluster *c, struct lab *l, size_t at, struct err *e)
 {
+    if (l->lost)
+        return err_set(e, ERR_INTERNAL, "a step has calls of more than %d shapes, by %d", MOST_CALLS,
+                       l->lost);
     for (int i = 0; i < l->n_calls; i++) {
         struct call *x = &l->call[i];
         int k = 0;
@@ -526,12 +559,17 @@ static void keep(struct cluster *c, struct lab *l, size_t at)
         while (k < c->n_ops && !is_same(&c->op[k], &x->op))
             k++;
         if (k == CLUSTER_OPS)
-            return;
+            return err_set(e, ERR_USAGE,
+                           "--calibrate: with layouts of tp %d there are more than %d shapes of kernels: "
+                           "use fewer --gpus",
+                           l->s.tp, CLUSTER_OPS);
         if (k == c->n_ops)
             c->op[c->n_ops++] = x->op;
-        memcpy((char *)&c->op[k] + at, &x->s[l->threads > 1 ? (x->n - 1) / 4 : (x->n - 1) / 2],
-               sizeof(double));
+        double s = x->s[l->threads > 1 ? (x->n - 1) / 4 : (x->n - 1) / 2];
+        s = s > 1e-9 ? s : 1e-9; /* a coarse clock: a file holds no 0 */
+        memcpy((char *)&c->op[k] + at, &s, sizeof s);
     }
+    return 0;
 }
 
 /* The calls of others, of the same shapes in the same order, as further samples. */
@@ -547,29 +585,32 @@ static int measure(struct cluster *c, const struct lab_shape *s, int n, int thre
 {
     struct lab *l = calloc((size_t)n, sizeof *l);
     pthread_t *thread = calloc((size_t)n, sizeof *thread);
-    pthread_barrier_t together;
+    struct gate gate = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, { { 0 } } };
     int rc = l && thread ? 0 : err_set(e, ERR_MEMORY, "no memory to measure with %d threads", n), started = 1;
-    pthread_barrier_init(&together, NULL, (unsigned)n);
+    pthread_barrier_init(&gate.together, NULL, (unsigned)n);
     for (int i = 0; rc >= 0 && i < n; i++) {
         rc = open_lab(&l[i], s, threads, e);
-        l[i].together = n > 1 ? &together : NULL;
+        l[i].gate = n > 1 ? &gate : NULL;
     }
     for (; rc >= 0 && started < n; started++)
         if (pthread_create(&thread[started], NULL, turns, &l[started])) {
             rc = err_set(e, ERR_FILE, "the kernel starts no more threads");
             break;
         }
+    open_gate(&gate, rc >= 0 ? 1 : -1);
     if (rc >= 0)
         turns(l);
-    for (int i = 1; i < started && rc >= 0; i++) {
+    for (int i = 1; thread && i < started; i++) {
         pthread_join(thread[i], NULL);
         join(l, &l[i]);
     }
     if (rc >= 0)
-        keep(c, l, at);
+        rc = keep(c, l, at, e);
     for (int i = 0; l && i < n; i++)
         close_lab(&l[i]);
-    pthread_barrier_destroy(&together);
+    pthread_barrier_destroy(&gate.together);
+    pthread_cond_destroy(&gate.changed);
+    pthread_mutex_destroy(&gate.lock);
     free(thread);
     free(l);
     return rc < 0 ? rc : 0;

@@ -15,11 +15,12 @@ struct lab_shape {
     enum dtype dt;
 };
 /* Adds the kernels of this shape to c->op, or to those of this shape that are there. alone: one thread at a
- * time, and all threads together, are measured, too. ERR_MEMORY, and the errors of dev_open(). */
+ * time, and all threads together, are measured, too. ERR_MEMORY; ERR_USAGE: c->op is full; and
+ * the errors of dev_open(). */
 int lab_measure(struct cluster *c, const struct lab_shape *s, int alone, struct err *e);
 
 /* Starts ranks of this program, which measure their collectives, and adds those to c->collective.
- * ERR_FILE: it cannot be started. */
+ * ERR_FILE: it cannot be started, or not all were measured or fit: none is added. */
 int lab_collectives(struct cluster *c, int ranks, struct err *e);
 /* What such a rank does: it prints lines for lab_collectives(). Does not return where it starts ranks. */
 int lab_rank(int ranks, char **argv, struct err *e);

@@ -639,6 +639,11 @@ static int show_best(const struct search *s, struct err *e)
 
 static int search(const struct memplan_opts *o, const struct model_config *c, double params, struct err *e)
 {
+    if (o->sim.fit_s > 0 || o->sim.trace || o->sim.scale)
+        return err_set(
+            e, ERR_USAGE,
+            "--fit, --trace-out and --scale-out are of one layout, and this is a search: give --tp, "
+            "--pp or --dp");
     struct search s = { .o = o, .c = c, .params = params, .fit = calloc(MOST_FITS, sizeof *s.fit) };
     if (!s.fit)
         return err_set(e, ERR_MEMORY, "no memory for the search");

@@ -103,8 +103,10 @@ out:
 }
 
 /* ---- who starts them ---- */
-static void read_lines(struct cluster *c, FILE *f)
+/* Returns how many lines did not fit. */
+static int read_lines(struct cluster *c, FILE *f)
 {
+    int more = 0;
     char line[128], kind[32];
     struct cluster_collective x;
     static const char *const names[] = { "all-reduce", "reduce-scatter", "gather" };
@@ -115,8 +117,10 @@ static void read_lines(struct cluster *c, FILE *f)
             if (!strcmp(kind, names[i]) && c->n_collectives < CLUSTER_COLLECTIVES) {
                 x.kind = (enum sim_collective)i;
                 c->collective[c->n_collectives++] = x;
-            }
+            } else
+                more += !strcmp(kind, names[i]);
     }
+    return more;
 }
 
 static int start(pid_t *pid, int out, int ranks, struct err *e)
@@ -139,7 +143,7 @@ static int start(pid_t *pid, int out, int ranks, struct err *e)
 
 int lab_collectives(struct cluster *c, int ranks, struct err *e)
 {
-    int pipes[2], status = 0, before = c->n_collectives;
+    int pipes[2], status = 0, before = c->n_collectives, more = 0;
     pid_t pid;
     if (pipe2(pipes, O_CLOEXEC) < 0)
         return err_sys(e, "no pipe to measure collectives");
@@ -148,10 +152,17 @@ int lab_collectives(struct cluster *c, int ranks, struct err *e)
     FILE *f = fdopen(pipes[0], "r");
     if (rc >= 0) {
         if (f)
-            read_lines(c, f);
+            more = read_lines(c, f);
         waitpid(pid, &status, 0);
-        if (c->n_collectives == before)
-            rc = err_set(e, ERR_FILE, "%d ranks did not measure their collectives: status %d", ranks, status);
+        int lines = c->n_collectives - before + more;
+        if (status || more || lines != SIM_COLLECTIVES * N_SIZES) {
+            c->n_collectives = before;
+            rc = more ? err_set(e, ERR_FILE,
+                                "%d measured collectives of %d ranks do not fit %d: measure fewer", lines,
+                                ranks, CLUSTER_COLLECTIVES)
+                      : err_set(e, ERR_FILE, "%d ranks measured %d of their %d collectives: status %d", ranks,
+                                lines, SIM_COLLECTIVES * N_SIZES, status);
+        }
     }
     if (f)
         fclose(f);

@@ -32,16 +32,20 @@ static int by_value(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-static void keep(struct reading *r, const struct cluster_op *op, double s)
+static int keep(struct reading *r, const struct cluster_op *op, double s, struct err *e)
 {
     int i = 0;
     while (i < r->n_keys && memcmp(&r->key[i].op, op, sizeof *op))
         i++;
     if (i == MOST_KEYS)
-        return;
+        return err_set(e, ERR_FORMAT,
+                       "%s: kernels of more than %d shapes: give a trace of one layout and length of "
+                       "sequences",
+                       r->path, MOST_KEYS);
     if (i == r->n_keys)
         r->key[r->n_keys++].op = *op;
     r->key[i].s[r->key[i].n++ % MOST_SAMPLES] = s;
+    return 0;
 }
 
 /* "2048x384x1024" */
@@ -86,7 +90,7 @@ static int read_event(struct reading *r, const json_t *v, struct err *e)
                              .cols = size[1],
                              .other = size[2],
                              .seq_len = r->seq_len };
-    keep(r, &op, us * 1e-6);
+    rc = keep(r, &op, us * 1e-6, e);
 out:
     return rc;
 }

@@ -21,14 +21,18 @@ int memplan_sim_open(struct memplan_sim *s, enum sim_dtype dtype, int64_t seq_le
             TRY(memplan_ops_read(&s->cluster, s->ops, dtype, seq_len, e));
         if (s->second_name)
             TRY(cluster_open(&s->second, s->second_name, e));
+        if (s->second_name && (s->second.cores > 0) != (s->cluster.cores > 0))
+            rc = err_set(e, ERR_USAGE,
+                         "cores of %s: %g, of %s: %g: ranks share cores on both kinds of devices or on none",
+                         s->cluster.name, s->cluster.cores, s->second.name, s->second.cores);
     out:
         return rc;
     }
     if (s->second_name || s->memory_out || s->tokens || s->ops || s->trace || s->scale || s->sites > 1 ||
-        s->slow_stages)
+        s->slow_stages || s->second_gpus || s->reshard_nodes || s->load || s->fit_s > 0)
         return err_set(e, ERR_USAGE,
-                       "--train-tokens, --sites, --slow-stages, --second, --ops, --trace-out, --scale-out "
-                       "and --memory-out "
+                       "--train-tokens, --sites, --slow-stages, --second, --ops, --trace-out, --scale-out, "
+                       "--memory-out, --reshard-nodes, --serve-load and --fit "
                        "need a clock: add --simulate h100, or a cluster file");
     return 0;
 }
@@ -190,6 +194,8 @@ int memplan_sim_show(const struct memplan_sim *s, const struct layout_spec *a, d
     TRY(layout_plan_make(&p, a, NULL, e));
     TRY(run_of(s, &run, a, &p, e));
     TRY(clock_step(&r, &run, &s->cluster, s->trace ? &t : NULL, e));
+    if (t.most && t.n >= t.most && s->trace)
+        fprintf(stderr, "memplan: --trace-out: it ends after %d actions: use a smaller batch\n", MOST_SPANS);
     sim_plan_print(&r, &run, &s->cluster, stdout);
     if (s->second_gpus)
         print_stages(s, &run);
@@ -228,6 +234,12 @@ int memplan_sim_fit(struct memplan_sim *s, const struct layout_spec *a, struct e
     char *text = NULL;
     size_t n;
     int rc;
+    if (s->ops)
+        return err_set(
+            e, ERR_USAGE,
+            "--fit writes the whole cluster, and with --ops its measured calls would be lost: leave "
+            "--ops out, or fit by hand: measured = ... in %s",
+            s->name);
     if (cluster_preset(s->name))
         return err_set(e, ERR_USAGE,
                        "--fit writes into the cluster's file, and %s is a preset: use --calibrate FILE",

@@ -38,6 +38,11 @@ claim "the timeline is SVG" python3 -c 'import sys, xml.dom.minidom as m; m.pars
 
 run memplan --model 110m --gpus 2 "${shape[@]}" --simulate h100
 rows=$(sed -n '/^[0-9]/{/layouts fit/!p}' <<<"$out")
+# what a search would leave out is refused
+for option in --fit=1 --trace-out=x.json --scale-out=x.svg; do
+    run memplan --model 110m --gpus 2 "${shape[@]}" --simulate h100 "${option%=*}" "${option#*=}"
+    claim "a search with ${option%=*} is refused" [ "$rc/$(wc -l <<<"$err")" = 2/1 ] && claim "with what to do" has "$err" "this is a search: give --tp"
+done
 claim "a search is ranked by the clock" [ -n "$rows" -a \
     "$(awk '{ for (i = 1; i < NF; i++) if ($(i + 1) == "s") print $i }' <<<"$rows")" = \
     "$(awk '{ for (i = 1; i < NF; i++) if ($(i + 1) == "s") print $i }' <<<"$rows" | sort -g)" ]
@@ -56,6 +61,8 @@ rms_norm_dx rope_dx rope_store round_to sum_squares swiglu swiglu_dx " ]
 claim "collectives of two ranks" [ "$(grep -c '^ranks = 2$' "$TMP/here.toml")" = 21 ]
 run memplan --model tiny-moe --seq-len 64 --calibrate "$TMP/moe.toml"
 claim "experts are not measured" has "$err" "dense attention and MLP"
+run memplan --model tiny --seq-len 64 --gpus 65 --calibrate "$TMP/many.toml"
+claim "as many ranks are not started" [ $rc = 2 ] && claim "with both numbers" has "$err" "--gpus 65: --calibrate starts so many ranks here, and at most 64"
 one=(memplan --model tiny --gpus 1 --dp 1 --dtype fp32 --seq-len 64 --global-batch 4 --micro-batch 4 --simulate "$TMP/here.toml")
 run "${one[@]}"
 twice=$(awk '/^step/ { print 2 * $2 }' <<<"$out") # whatever this machine's speed is, rows can cost as much
@@ -73,10 +80,23 @@ claim "a step from a trace" grep -Eq '^step [0-9.e-]+ s, MFU' <<<"$out"
 sed 's/"dur":[0-9.]*/"dur":1000000/' "$TMP/trace.json" >"$TMP/slow.json"
 run "${one[@]}" --ops "$TMP/slow.json"
 claim "its seconds count" awk '/^step/ { slow = $2 > 100 } END { exit !slow }' <<<"$out"
+cp "$TMP/here.toml" "$TMP/kept.toml"
+run "${one[@]}" --ops "$TMP/trace.json" --fit "$twice"
+claim "a fit does not replace the calibration by a trace" [ "$rc/$(wc -l <<<"$err")" = 2/1 ] && claim "the file stays" cmp -s "$TMP/here.toml" "$TMP/kept.toml"
+python3 -c '
+import json
+print(json.dumps({"traceEvents": [{"name": "swiglu", "cat": "kernel", "ph": "X", "pid": 0, "tid": 0, "ts": 0, "dur": 5,
+    "args": {"shape": "%dx4x8" % n}} for n in range(1, 2050)]}))' >"$TMP/shapes.json"
+run "${one[@]}" --ops "$TMP/shapes.json"
+claim "shapes that do not fit are not dropped" [ $rc != 0 ] && claim "with their limit" has "$err" "more than 2048 shapes"
 run "${one[@]}" --ops "$TMP/text"
 claim "another file is one line" [ "$rc/$(wc -l <<<"$err")" = 1/1 ]
 run memplan --model tiny --gpus 1 --dp 1 --ops "$TMP/trace.json"
 claim "a trace needs a clock" has "$err" "add --simulate"
+for option in --serve-load --fit --reshard-nodes --second-gpus; do
+    run memplan --model tiny --gpus 1 --dp 1 $option 5
+    claim "$option needs a clock" has "$err" "add --simulate"
+done
 run "${one[@]}" --fit 1e-9
 claim "a step that cannot be is refused" [ $rc = 2 ] && claim "with both numbers" has "$err" "a step takes"
 
@@ -88,6 +108,10 @@ run memplan "${two[@]}" --gpus 8 --tp 2 --pp 4 --second-gpus 3
 claim "part of a stage is refused" [ "$rc/$(wc -l <<<"$err")" = 2/1 ] && claim "with both numbers" has "$err" "--second-gpus 3: a stage"
 run memplan "${two[@]}" --gpus 8 --tp 2 --pp 4
 claim "how many are needed" has "$err" "--second-gpus belong together"
+run memplan "${two[@]}" --second "$TMP/here.toml" --gpus 8 --tp 2 --pp 4 --second-gpus 4
+claim "cores on one kind alone are refused" [ $rc = 2 ] && claim "with both numbers" has "$err" "cores of h100: 0, of this machine: "
+run memplan --model tiny --gpus 2 --tp 1 --pp 2 --seq-len 16 --micro-batch 1 --global-batch 60000 --simulate h100 --trace-out "$TMP/long.json"
+claim "a timeline that is cut says so" has "$err" "ends after 200000 actions"
 run memplan "${two[@]}" --gpus 8 --second-gpus 4 --memory-out "$TMP/memory.svg"
 claim "a search over both: whole stages of one kind" [ $rc = 0 -a "$(awk '/^[0-9]+ +[0-9]+ +[0-9]+ / && $3 % 2' <<<"$out" | wc -l)" = 0 ]
 claim "memory against layouts is SVG" python3 -c '
