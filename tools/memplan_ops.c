@@ -73,7 +73,6 @@ static int read_event(struct reading *r, const json_t *v, struct err *e)
         return 0;
     TRY(jx_float(v, r->path, "dur", &us, e));
     TRY(jx_text(json_object_get(v, "args"), r->path, "shape", &shape, e));
-    rc = 0;
     kind = cluster_op_of(name, strlen(name));
     read_shape(shape, size);
     if (kind < 0 || size[0] < 1 || !(us > 0 && us < 1e12))
