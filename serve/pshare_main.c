@@ -149,6 +149,7 @@ static int serve(const struct pshare_opts *o, const char *source, struct err *e)
     struct share_http *h = NULL;
     sigset_t set;
     struct from f = { .source = source, .verbose = o->verbose, .step = -1 };
+    char shown[4200];
     int rc, watched = -1;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -170,7 +171,9 @@ static int serve(const struct pshare_opts *o, const char *source, struct err *e)
     TRY(store_is_url(source) ? mirror_open(&f.mirror, source, &stopped, e) : 0);
     TRY(look(&f, &v, e));
     if (!v.newest && f.mirror) {
-        rc = err_set(e, ERR_FILE, "%s has no version yet: start this when it has", source);
+        rc = stopped ? 0
+                     : err_set(e, ERR_FILE, "%s has no version yet: start this when it has",
+                               url_shown(source, shown, sizeof shown));
         goto out;
     }
     const struct share_http_opts how = {

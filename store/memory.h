@@ -22,6 +22,8 @@
 #define MEMORY_NAME_BYTES 200 /* of a set or a file, with the NUL */
 #define MEMORY_PATH_BYTES 256 /* of mem:PID/SET, with the NUL */
 
+/* 1: a name that a set or a file may have: letters, digits, and ._- */
+int memory_name_is_good(const char *name);
 /* 1: path begins with mem:. */
 int memory_is(const char *path);
 

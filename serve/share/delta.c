@@ -13,10 +13,12 @@
 #include <unistd.h>
 #include <zstd.h>
 #include "base/io.h"
+#include "store/memory.h"
 
 #define MAGIC "SHARDDL1"
 #define BLOCK ((int64_t)4 << 20)
 #define LEVEL 1
+#define MANIFEST_ROOM ((int64_t)1 << 30) /* of files besides twice those of the version before */
 #define FILES_MOST 100000
 #define FILE_MOST ((int64_t)1 << 44) /* bytes; no sum of them wraps */
 
@@ -188,6 +190,7 @@ struct applying {
     const struct version *from;
     const unsigned char *at, *end;
     char *now, *old, *plane;
+    int64_t room; /* bytes that the files may still have */
 };
 
 static int damaged(struct err *e, const char *what)
@@ -236,13 +239,17 @@ static int take_head(struct applying *k, struct head *h, char name[256], struct 
         return damaged(e, "ends in the head of a file");
     *h = (struct head){ (int64_t)get(at, 8), (uint16_t)get(at + 8, 2), at[10], at[11] };
     const unsigned char *text = take(k, h->name_bytes);
-    if (!text || h->name_bytes == 0 || h->name_bytes >= 256 || memchr(text, 0, h->name_bytes))
+    if (!text || h->name_bytes >= 256)
         return damaged(e, "has a file without a name");
     memcpy(name, text, h->name_bytes);
     name[h->name_bytes] = 0;
+    if (strlen(name) != h->name_bytes || !memory_name_is_good(name)) /* it may come to a terminal */
+        return damaged(e, "has a file without a good name");
     if (h->bytes < 0 || h->bytes > FILE_MOST || (h->width != 1 && h->width != 2 && h->width != 4) ||
         h->is_xored > 1 || (h->bytes + BLOCK - 1) / BLOCK > (k->end - k->at) / 4)
         return damaged(e, "has a file with an impossible length or width");
+    if ((k->room -= h->bytes) < 0) /* a block that did not change has 4 bytes: a few make terabytes */
+        return damaged(e, "has files of more than twice the bytes of the version before");
     return 0;
 }
 
@@ -269,7 +276,11 @@ out:
 int delta_apply(const struct version *from, const void *delta, int64_t n, const struct delta_out *out,
                 struct err *e)
 {
-    struct applying k = { .from = from, .at = delta, .end = (const unsigned char *)delta + n };
+    struct applying k = {
+        .from = from, .at = delta, .end = (const unsigned char *)delta + n, .room = MANIFEST_ROOM
+    };
+    for (int i = 0; i < from->n; i++)
+        k.room += 2 * from->file[i].bytes;
     const unsigned char *begin = take(&k, 12);
     int rc;
     if (!begin || memcmp(begin, MAGIC, 8))

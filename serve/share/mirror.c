@@ -27,6 +27,8 @@ struct mirror {
 /* A version that is being taken. */
 struct taking {
     struct store *s;
+    char etag[88]; /* of its files, as store_stat gives it */
+    int changed;   /* the server has another version by now */
     char set[MEMORY_PATH_BYTES];
     int manifest; /* it makes the set whole, so it is given last; -1: it has not come yet */
 };
@@ -87,12 +89,22 @@ static int receive(struct taking *t, const char *name, const struct store_info *
     return rc < 0 ? rc : 0;
 }
 
+/* As store_stat, of the version that is taken. */
+static int look_at(struct taking *t, const char *name, struct store_info *info, struct err *e)
+{
+    int rc = store_stat(t->s, name, info, e);
+    t->changed = rc > 0 && strcmp(info->etag, t->etag) != 0;
+    return t->changed ? err_set(e, ERR_FILE, "%s is of another version by now", name) : rc;
+}
+
 static int take_file(struct taking *t, const char *name, struct err *e)
 {
     struct store_info info;
-    int rc = store_stat(t->s, name, &info, e), fd;
+    int rc = look_at(t, name, &info, e), fd;
     if (rc <= 0)
         return rc < 0 ? rc : err_set(e, ERR_FILE, "%s is not there: is the server a pshare", name);
+    if (!strcmp(name, MEMORY_LAST) && info.bytes > MANIFEST_MAX)
+        return err_set(e, ERR_FORMAT, "a manifest of %lld bytes", (long long)info.bytes);
     if ((fd = create(t, name, e)) < 0)
         return fd;
     if ((rc = receive(t, name, &info, fd, e)) < 0) {
@@ -107,6 +119,8 @@ static int take_file(struct taking *t, const char *name, struct err *e)
 static int take_named(struct taking *t, const json_t *o, struct err *e)
 {
     const char *name = json_string_value(json_object_get(o, "name"));
+    if (name && !memory_name_is_good(name)) /* it may come to a terminal */
+        return err_set(e, ERR_FORMAT, "its manifest has a file without a good name");
     return name ? take_file(t, name, e) : 0;
 }
 
@@ -146,7 +160,7 @@ static int take_delta(struct taking *t, const struct version *now, struct err *e
     char name[40];
     void *delta;
     snprintf(name, sizeof name, "delta/%lld", (long long)now->step);
-    int rc = store_stat(t->s, name, &info, e);
+    int rc = look_at(t, name, &info, e);
     if (rc <= 0)
         return rc;
     if (info.bytes > DELTA_MAX || !(delta = malloc((size_t)info.bytes + 1)))
@@ -231,11 +245,14 @@ int mirror_next(struct mirror *r, const struct version *now, char *path, size_t 
         return rc < 0 ? rc : 0;
 
     rc = 0;
-    for (int whole = now == NULL; rc <= 0 && whole <= 1 && !*r->stop; whole++) {
+    int changed = 0;
+    for (int whole = now == NULL; rc <= 0 && whole <= 1 && !changed && !*r->stop; whole++) {
         struct taking t = { .manifest = -1 };
+        snprintf(t.etag, sizeof t.etag, "\"%lld-%s\"", (long long)v.version, v.digest);
         snprintf(t.set, sizeof t.set, "mem:%ld/live-%lld", (long)getpid(), (long long)v.version);
         rc = take_version(r, now, &v, whole, &t, e);
-        if (!whole && rc <= 0)
+        changed = t.changed;
+        if (!whole && rc <= 0 && !changed)
             snprintf(got->whole, sizeof got->whole, "no delta from version %lld: %.180s",
                      (long long)now->step, rc < 0 ? e->text : "the server has none");
         got->received += end(&t, rc > 0);
@@ -248,6 +265,8 @@ int mirror_next(struct mirror *r, const struct version *now, char *path, size_t 
             *step = v.version;
         }
     }
+    if (changed && now) /* the version that is there by now is taken at the next look */
+        return 0;
     return rc < 0
                ? err_add(e, "%s: version %lld", url_shown(r->url, shown, sizeof shown), (long long)v.version)
                : rc;

@@ -23,8 +23,6 @@ struct memory_answer {
 
 /* pid and set of mem:PID/SET; set "" for mem:PID. ERR_USAGE. */
 int memory_parse(const char *path, pid_t *pid, char set[MEMORY_NAME_BYTES], struct err *e);
-/* 1: a name that a set or a file may have: letters, digits, and ._- */
-int memory_name_is_good(const char *name);
 /* The address of a keeper's socket; returns its length. */
 socklen_t memory_address(pid_t keeper, struct sockaddr_un *a);
 

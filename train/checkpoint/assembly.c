@@ -162,7 +162,7 @@ static int end_both(struct assembly *a, struct err *e)
     struct comm *all = a->ranks->mesh.all;
     struct err own = { 0 };
     int first = ranks_is_first(a->ranks), rc = comm_agree(all, first ? 0 : assembly_wait(a, e), e), ended;
-    if (rc < 0)
+    if (rc < 0) /* what rank 0 still takes from those that have gone on is not used */
         board_stop(a->board);
     ended = first ? assembly_wait(a, &own) : 0;
     if (rc < 0)

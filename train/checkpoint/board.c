@@ -116,8 +116,9 @@ int board_take(struct board *b, int r, void **out, size_t *bytes, struct err *e)
     while (!(state = atomic_load(&l->state)) && !atomic_load(&b->stop))
         nanosleep(&nap, NULL);
     if (state != THERE)
-        return state == NEVER ? err_set(e, ERR_PEER, "rank %d has written no files", r)
-                              : err_set(e, ERR_STOPPED, "rank %d is not waited for any more", r);
+        return err_set(e, ERR_FILE,
+                       state == NEVER ? "rank %d has written no files" : "rank %d is not waited for any more",
+                       r);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", l->pid, l->fd);
     *bytes = (size_t)l->bytes;
     *out = malloc(*bytes + 1);
@@ -126,5 +127,9 @@ int board_take(struct board *b, int r, void **out, size_t *bytes, struct err *e)
     if (rc >= 0)
         rc = io_pread(fd, path, *out, *bytes, 0, e);
     io_close(fd);
-    return rc < 0 ? rc : 0;
+    if (rc >= 0)
+        return 0;
+    free(*out);
+    *out = NULL;
+    return rc;
 }

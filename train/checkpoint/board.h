@@ -18,7 +18,7 @@ void board_clear(struct board *b);
 /* Puts this rank's text up; data NULL: there will be none. Any one thread of the rank. ERR_MEMORY: there will
  * be none. */
 int board_put(struct board *b, const void *data, size_t bytes, struct err *e);
-/* Rank 0: waits for the text of rank r; *out is the caller's. ERR_PEER: there will be none. ERR_STOPPED:
+/* Rank 0: waits for the text of rank r; *out is the caller's. ERR_FILE: there will be none, or
  * board_stop was called. */
 int board_take(struct board *b, int r, void **out, size_t *bytes, struct err *e);
 /* Rank 0, any thread: nobody waits any more, until board_clear. */

@@ -159,6 +159,10 @@ int publish_open(struct publish **out, const struct work *w, struct runlog *log,
         rc = err_set(e, ERR_USAGE, "--publish: rank %d is not on the machine of rank 0: leave --publish out",
                      world_rank(ranks->world));
     TRY(comm_agree(all, rc, e));
+    if (p->files.on_thread) {
+        TRY(board_open(&p->board, all, e));
+        p->files.board = p->board;
+    }
     if (ranks_is_first(ranks))
         p->newest = newest_version(p->keeper);
     TRY(comm_broadcast(all, &p->newest, sizeof p->newest, 0, e));

@@ -279,6 +279,8 @@ void machines_drop(const struct note *note, int64_t step, int older)
         for (int i = 0; i < n; i++) {
             const int64_t s = checkpoint_step(name[i]);
             snprintf(path, sizeof path, "mem:%ld/%s", pid, name[i]);
+            if (s < 0) /* a version that --publish keeps there */
+                continue;
             if (s > step || (older && (s < step || spread)))
                 memory_drop(path, &ignored);
         }

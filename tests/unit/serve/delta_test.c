@@ -147,6 +147,29 @@ TEST(a_delta_that_would_not_be_smaller_is_not_made)
     end();
 }
 
+TEST(a_few_bytes_do_not_make_a_file_that_fills_the_memory)
+{
+    static unsigned char few[8192]; /* blocks without a change: 4 bytes each */
+    struct made m = { 0 };
+    const struct delta_out out = { create, done, &m };
+    struct err e = { 0 };
+    const uint64_t bytes = (uint64_t)6 << 30;
+    begin();
+    memcpy(few, delta, 8);
+    few[8] = 1; /* file */
+    for (int i = 0; i < 8; i++)
+        few[12 + i] = (unsigned char)(bytes >> 8 * i);
+    few[20] = few[22] = 1; /* bytes of its name; of an element */
+    few[24] = 'x';
+    CHECK_INT(delta_apply(&from, few, sizeof few, &out, &e), -ERR_FORMAT);
+    CHECK_HAS(e.text, "more than twice the bytes");
+    CHECK_INT(m.n, 0);
+    few[24] = '\n';
+    CHECK_INT(delta_apply(&from, few, sizeof few, &out, &e), -ERR_FORMAT);
+    CHECK_HAS(e.text, "without a good name");
+    drop(&m);
+    end();
+}
 TEST(a_damaged_delta_and_one_of_other_files_are_errors)
 {
     struct made m = { 0 };
