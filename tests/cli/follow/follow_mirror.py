@@ -50,8 +50,11 @@ class Share:
 
 
 def received(s, v):
-    """Bytes of version v, and whether they are what changed."""
-    found = re.search(rf"version {v}: (\d+) bytes received(, what changed)?", "".join(s.err))
+    """Bytes of version v, and whether they are what changed. Its line may come after the version itself."""
+    end, found = time.monotonic() + 20, None
+    while not found and time.monotonic() < end:
+        found = re.search(rf"version {v}: (\d+) bytes received(, what changed)?\n", "".join(s.err))
+        time.sleep(0.01)
     return (int(found.group(1)), found.group(2) is not None) if found else (0, None)
 
 
