@@ -374,15 +374,17 @@ static void reap_left_over(struct launcher *l)
     }
 }
 
-/* Early ranks that have no turn any more are told so, and end; they get some time for it. */
-static void see_early_off(const struct launcher *l)
+/* Early ranks that have no turn any more are told so, and end; they get some time for it. Their mpirun may
+ * miss that they have ended, and ignores SIGTERM then. */
+static void see_early_off(struct launcher *l)
 {
     static const struct timespec nap = { 0, 10000000 };
     for (int i = 0; l->early.pid && !l->early.ended && i < 300; i++) {
-        if (waitpid(l->early.pid, NULL, WNOHANG) != 0)
-            return;
+        reap(l);
         nanosleep(&nap, NULL);
     }
+    if (l->early.pid && !l->early.ended)
+        kill(l->early.pid, SIGKILL);
 }
 
 static void start_early(struct launcher *l)

@@ -4,6 +4,7 @@
 
 #include "train/checkpoint/publisher.h"
 #include "train/checkpoint/restore.h"
+#include "train/elastic/note.h"
 #include "train/elastic/relayout.h"
 #include "train/elastic/turn.h"
 #include "train/memory_check.h"
@@ -66,8 +67,10 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
 
     TRY(run_check_options(run, e));
     TRY(ranks_open(ranks, &run->o, run->given, argv, term, e));
-    world_end_on_stop(ranks->world,
-                      "stopped by a signal before the first step: nothing was trained or saved");
+    /* state in memory ends with the first process: a step is done, and it is saved */
+    if (!note_is_kept(run->o.resume))
+        world_end_on_stop(ranks->world,
+                          "stopped by a signal before the first step: nothing was trained or saved");
     TRY(turn_wait(ranks, e));
     if (rc) /* it has none */
         return rc;
