@@ -34,6 +34,9 @@ struct mem {
     _Atomic int64_t fail_after; /* for tests: > 0 counts down, the allocation that reaches 0 fails */
 };
 
+/* The lowest multiple of `to` that is not below n. */
+static inline size_t mem_round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
 /* Name of a category. */
 const char *mem_cat_name(enum mem_cat c);
 

@@ -2,6 +2,7 @@
  * return to the machine), so segment_alloc clears nothing. */
 #define _GNU_SOURCE
 #include "comm/segment.h"
+#include "base/mem.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,8 +16,6 @@
 #define RETURNED ((size_t)1 << 20) /* freed pieces of this size and more return to the machine */
 #define PAGE ((size_t)4096)
 
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
 /* The machine's memory, or the limit of the control group when that is lower. */
 static size_t machine_bytes(void)
 {
@@ -27,12 +26,12 @@ static size_t machine_bytes(void)
         bytes = (size_t)limit;
     if (f)
         fclose(f);
-    return round_up(bytes, HUGE_ALIGN);
+    return mem_round_up(bytes, HUGE_ALIGN);
 }
 
 size_t segment_size(size_t head_bytes, int n_ranks, int regions)
 {
-    return round_up(head_bytes, HUGE_ALIGN) + (regions ? (size_t)n_ranks * machine_bytes() : 0);
+    return mem_round_up(head_bytes, HUGE_ALIGN) + (regions ? (size_t)n_ranks * machine_bytes() : 0);
 }
 
 /* The base lies on a 2 MiB boundary, so that aligned offsets are aligned addresses: the mapping is placed
@@ -40,7 +39,7 @@ size_t segment_size(size_t head_bytes, int n_ranks, int regions)
 static int map(struct segment *s, size_t bytes, struct err *e)
 {
     char *all = mmap(NULL, bytes + HUGE_ALIGN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    char *p = all == MAP_FAILED ? MAP_FAILED : (char *)round_up((uintptr_t)all, HUGE_ALIGN),
+    char *p = all == MAP_FAILED ? MAP_FAILED : (char *)mem_round_up((uintptr_t)all, HUGE_ALIGN),
          *end = all + HUGE_ALIGN;
     if (p != MAP_FAILED)
         p = mmap(p, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, s->fd, 0);
@@ -98,7 +97,7 @@ int segment_open_name(struct segment *s, size_t bytes, const char *name, struct 
 int segment_take_region(struct segment *s, size_t head_bytes, int rank, struct mem *mem, struct err *e)
 {
     s->region_bytes = machine_bytes();
-    s->region = round_up(head_bytes, HUGE_ALIGN) + (size_t)rank * s->region_bytes;
+    s->region = mem_round_up(head_bytes, HUGE_ALIGN) + (size_t)rank * s->region_bytes;
     s->mem = mem;
     s->capacity = 64;
     s->extent = malloc((size_t)s->capacity * sizeof *s->extent);
@@ -187,12 +186,12 @@ void *segment_alloc(struct segment *s, enum mem_cat cat, size_t bytes)
     size_t align = bytes >= HUGE_ALIGN ? HUGE_ALIGN : SMALL_ALIGN;
     if (bytes > s->region_bytes || mem_alloc_fault(s->mem))
         return NULL;
-    size_t size = round_up(bytes ? bytes : 1, SMALL_ALIGN);
+    size_t size = mem_round_up(bytes ? bytes : 1, SMALL_ALIGN);
     if (count(s, (int64_t)size) < 0)
         return NULL;
     for (int i = 0; i < s->n_extents; i++) {
         struct extent *x = &s->extent[i];
-        size_t off = round_up(x->off, align);
+        size_t off = mem_round_up(x->off, align);
         if (x->used || off + size > x->off + x->size)
             continue;
         if ((i = carve(s, i, off, size)) < 0)
@@ -210,7 +209,7 @@ void *segment_alloc(struct segment *s, enum mem_cat cat, size_t bytes)
 /* Zeroes a piece: whole pages of a large one return to the machine. */
 static void clear(char *p, size_t size)
 {
-    char *a = (char *)round_up((uintptr_t)p, PAGE), *b = (char *)((uintptr_t)(p + size) / PAGE * PAGE);
+    char *a = (char *)mem_round_up((uintptr_t)p, PAGE), *b = (char *)((uintptr_t)(p + size) / PAGE * PAGE);
     if (size < RETURNED || madvise(a, (size_t)(b - a), MADV_REMOVE) < 0) {
         memset(p, 0, size);
         return;

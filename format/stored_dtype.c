@@ -147,3 +147,23 @@ double stored_value(enum stored_dtype t, const void *data, int64_t i)
     }
     return 0;
 }
+
+/* ---- byte planes ---- */
+
+void stored_split(char *to, const char *from, size_t n, size_t width)
+{
+    size_t m = n / width;
+    for (size_t k = 0; k < width; k++)
+        for (size_t i = 0; i < m; i++)
+            to[k * m + i] = from[i * width + k];
+    memcpy(to + m * width, from + m * width, n - m * width);
+}
+
+void stored_join(char *to, const char *from, size_t n, size_t width)
+{
+    size_t m = n / width;
+    for (size_t k = 0; k < width; k++)
+        for (size_t i = 0; i < m; i++)
+            to[i * width + k] = from[k * m + i];
+    memcpy(to + m * width, from + m * width, n - m * width);
+}

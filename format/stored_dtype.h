@@ -10,6 +10,7 @@
 #ifndef SHARDLINE_FORMAT_STORED_DTYPE_H
 #define SHARDLINE_FORMAT_STORED_DTYPE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum stored_dtype {
@@ -60,5 +61,11 @@ int64_t stored_elements(enum stored_dtype t, int64_t bytes);
 uint64_t stored_pattern(enum stored_dtype t, const void *data, int64_t i);
 /* Element i of data as a double, to print and to compare; of a complex number its absolute value. */
 double stored_value(enum stored_dtype t, const void *data, int64_t i);
+
+/* Byte planes (FORMAT.md, "Compressed files"): the first bytes of all elements, then the second ones, and so
+ * on. Puts n bytes, elements of `width` bytes, into planes, and back; the bytes behind the last whole element
+ * follow as they are. to and from do not overlap. Any thread. */
+void stored_split(char *to, const char *from, size_t n, size_t width);
+void stored_join(char *to, const char *from, size_t n, size_t width);
 
 #endif

@@ -61,11 +61,9 @@ int mem_alloc_fault(struct mem *m)
     return atomic_fetch_sub(&m->fail_after, 1) == 1;
 }
 
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
 static void *take_small(size_t bytes, struct header *h)
 {
-    char *base = aligned_alloc(ALIGN, ALIGN + round_up(bytes, ALIGN));
+    char *base = aligned_alloc(ALIGN, ALIGN + mem_round_up(bytes, ALIGN));
     if (!base)
         return NULL;
     h->base = base;
@@ -85,8 +83,8 @@ static void *take_large(size_t bytes, struct header *h)
  * threads read at half the speed. */
 static size_t body_bytes(size_t bytes)
 {
-    const size_t whole = round_up(bytes, HUGE);
-    return whole - bytes <= bytes / TAIL_MOST ? whole : round_up(bytes, PAGE);
+    const size_t whole = mem_round_up(bytes, HUGE);
+    return whole - bytes <= bytes / TAIL_MOST ? whole : mem_round_up(bytes, PAGE);
 }
 
 static void *take_large(size_t bytes, struct header *h)
@@ -95,7 +93,7 @@ static void *take_large(size_t bytes, struct header *h)
     char *map = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED)
         return NULL;
-    char *p = (char *)round_up((uintptr_t)map + PAGE, HUGE);
+    char *p = (char *)mem_round_up((uintptr_t)map + PAGE, HUGE);
     char *keep = p - PAGE;
     if (keep > map)
         munmap(map, (size_t)(keep - map));
@@ -140,6 +138,6 @@ void *arena_take(struct arena *a, size_t bytes)
     if (bytes > SIZE_MAX / 4 || a->used > SIZE_MAX / 4)
         a->used = SIZE_MAX / 4; /* stays there: no allocation succeeds, none is too small */
     else
-        a->used += round_up(bytes, ALIGN);
+        a->used += mem_round_up(bytes, ALIGN);
     return a->base && a->used <= a->size ? a->base + begin : NULL;
 }

@@ -3,11 +3,10 @@
  * without waiting. A buffer is used again once its message is taken; a pipeline with two messages under way
  * uses two. */
 #include "comm/shm/shm.h"
+#include "base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 static int is_taken(const struct shm_channel *ch, const struct shm_buffer *b)
 {
@@ -42,7 +41,7 @@ static struct shm_buffer *buffer_for(struct comm *c, struct shm_channel *ch, int
     if (b->p && b->capacity >= bytes)
         return b;
     segment_free(&c->w->seg, b->p);
-    b->capacity = round_up(bytes ? bytes : 1, 4096);
+    b->capacity = mem_round_up(bytes ? bytes : 1, 4096);
     b->p = segment_alloc(&c->w->seg, MEM_COMM, b->capacity);
     if (!b->p) {
         err_set(e, ERR_MEMORY, "no shared memory for a message of %zu bytes", bytes);

@@ -24,7 +24,8 @@ struct out_memory {
     char *at; /* NULL: none, the file is written by io_pwrite */
     size_t bytes;
 };
-/* Maps a new file of dir and gives it its size; *m stays zeroed where dir is a folder. ERR_MEMORY. */
+/* Maps a new file of dir and gives it its size; *m stays zeroed where dir is a folder,
+ * or the kernel cannot say that a page is missing. ERR_MEMORY. */
 int out_map(struct out_memory *m, int fd, const char *dir, const char *path, size_t bytes, struct err *e);
 /* Writes n bytes at off. ERR_MEMORY. */
 int out_fill(const struct out_memory *m, const char *path, const void *data, size_t n, size_t off,

@@ -17,6 +17,7 @@
 #include <zstd.h>
 #include "base/io.h"
 #include "format/native/zst.h"
+#include "format/stored_dtype.h"
 
 #define SKIPPABLE 0x184d2a5eu
 #define SEEKABLE 0x8f92eab1u
@@ -47,26 +48,6 @@ static char *seek_table(const int64_t *frame, int64_t n, int64_t plain, size_t *
     put_u32(t + 13 + 8 * n, SEEKABLE);
     *bytes = body + 8;
     return t;
-}
-
-/* ---- byte planes ---- */
-
-static void split(char *out, const char *in, size_t n, size_t width)
-{
-    size_t m = n / width;
-    for (size_t k = 0; k < width; k++)
-        for (size_t i = 0; i < m; i++)
-            out[k * m + i] = in[i * width + k];
-    memcpy(out + m * width, in + m * width, n - m * width);
-}
-
-static void join(char *out, const char *in, size_t n, size_t width)
-{
-    size_t m = n / width;
-    for (size_t k = 0; k < width; k++)
-        for (size_t i = 0; i < m; i++)
-            out[i * width + k] = in[k * m + i];
-    memcpy(out + m * width, in + m * width, n - m * width);
 }
 
 /* ---- writing ---- */
@@ -126,7 +107,7 @@ static int64_t pack_block(const struct packer *k, int64_t b, size_t n, size_t wi
     if (rc < 0)
         return rc;
     if (width > 1)
-        split(k->planes, k->in, n, width);
+        stored_split(k->planes, k->in, n, width);
     size_t put = ZSTD_compress2(k->z, k->out, k->out_bytes, width > 1 ? k->planes : k->in, n);
     if (ZSTD_isError(put))
         return err_set(e, ERR_INTERNAL, "%s: cannot compress: %s: please report it", k->in_path,
@@ -219,7 +200,7 @@ int zst_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *
             "%s: the frame at byte %lld does not hold %zu bytes (%s): was it written by another program",
             f->path, (long long)f->frame[b], want, ZSTD_isError(got) ? ZSTD_getErrorName(got) : "too few");
     if (rc >= 0 && planes)
-        join(data, flat, want, f->width[b]);
+        stored_join(data, flat, want, f->width[b]);
     if (planes)
         free(flat);
     free(packed);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include <zstd.h>
 #include "base/io.h"
+#include "format/stored_dtype.h"
 #include "store/memory.h"
 
 #define MAGIC "SHARDDL1"
@@ -46,24 +47,9 @@ static uint64_t get(const unsigned char *at, int n)
 }
 
 /* Bytes of an element of a file, for its planes: most checkpoints have one dtype. */
-static int width_of(const struct share_file *f) { return f->width == 2 || f->width == 4 ? f->width : 1; }
-
-static void split(char *to, const char *from, int64_t n, int width)
+static size_t width_of(const struct share_file *f)
 {
-    const int64_t m = n / width;
-    for (int k = 0; k < width; k++)
-        for (int64_t i = 0; i < m; i++)
-            to[k * m + i] = from[i * width + k];
-    memcpy(to + m * width, from + m * width, (size_t)(n - m * width));
-}
-
-static void join(char *to, const char *from, int64_t n, int width)
-{
-    const int64_t m = n / width;
-    for (int k = 0; k < width; k++)
-        for (int64_t i = 0; i < m; i++)
-            to[i * width + k] = from[k * m + i];
-    memcpy(to + m * width, from + m * width, (size_t)(n - m * width));
+    return f->width == 2 || f->width == 4 ? (size_t)f->width : 1;
 }
 
 static int read_file(const struct share_file *f, char *dst, int64_t n, int64_t off, struct err *e)
@@ -124,7 +110,7 @@ static int add_block(struct making *k, const struct share_file *f, const struct 
     }
     size_t bytes = 0;
     if (any) {
-        split(k->plane, k->now, n, width_of(f));
+        stored_split(k->plane, k->now, (size_t)n, width_of(f));
         bytes = ZSTD_compressCCtx(k->z, k->packed, k->room, k->plane, (size_t)n, LEVEL);
         if (ZSTD_isError(bytes))
             return err_set(e, ERR_INTERNAL, "zstd: %s: please report it", ZSTD_getErrorName(bytes));
@@ -222,7 +208,7 @@ static int take_block(struct applying *k, const struct head *h, const struct sha
         size_t got = ZSTD_decompress(k->plane, (size_t)n, packed, bytes);
         if (ZSTD_isError(got) || got != (size_t)n)
             return damaged(e, "has a block that is no zstd frame of its length");
-        join(k->now, k->plane, n, h->width);
+        stored_join(k->now, k->plane, (size_t)n, h->width);
         for (int64_t i = 0; i < n; i++)
             k->old[i] = (char)(k->old[i] ^ k->now[i]);
     }

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/io.h"
+#include "base/mem.h"
 #include "base/test_hooks.h"
 
 #define LARGE ((size_t)2 << 20)
@@ -138,18 +139,16 @@ static void forget(struct mapped *m)
 
 /* ---- mapping ---- */
 
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
 /* Maps the file at a multiple of 2 MiB. */
 static int map_file(struct mapped *m, struct err *e)
 {
-    m->mapped_bytes = round_up(m->bytes, PAGE);
+    m->mapped_bytes = mem_round_up(m->bytes, PAGE);
     size_t all = m->mapped_bytes + LARGE;
     char *space = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (space == MAP_FAILED)
         return err_sys(e, "%s: no address space to map %zu MiB", m->path, m->bytes >> 20);
 
-    char *at = (char *)round_up((size_t)space, LARGE), *end = at + m->mapped_bytes;
+    char *at = (char *)mem_round_up((size_t)space, LARGE), *end = at + m->mapped_bytes;
     if (at > space)
         munmap(space, (size_t)(at - space));
     if (space + all > end)
@@ -264,7 +263,7 @@ int64_t mapped_large_bytes(const struct mapped *m)
 
 void mapped_drop(struct mapped *m, int64_t begin, int64_t end)
 {
-    begin = (int64_t)round_up((size_t)begin, PAGE);
+    begin = (int64_t)mem_round_up((size_t)begin, PAGE);
     end = end / (int64_t)PAGE * (int64_t)PAGE;
     if (begin < end)
         madvise(m->at + begin, (size_t)(end - begin), MADV_DONTNEED);

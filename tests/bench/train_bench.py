@@ -57,6 +57,23 @@ def ours(a, size, layout, dtype, seq, numerics):
     return best_step(a, size, SIZES[size][4], [*batch, "--dtype", dtype, "--numerics", numerics, *flags])
 
 
+def logged_steps(cmd, logs, n, env=None):
+    """Runs ptrain until its log has n steps, or for 300 s. Returns the log's lines of steps, and stderr."""
+    p = subprocess.Popen([str(x) for x in cmd], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                         start_new_session=True, env=env)
+    steps, end = [], time.time() + 300
+    while len(steps) < n and time.time() < end and p.poll() is None:
+        time.sleep(0.05)
+        if os.path.exists(logs):
+            with open(logs) as f:
+                steps = [json.loads(line) for line in f if line.endswith("\n") and '"loss_bits"' in line]
+    try:
+        os.killpg(p.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    return steps, p.communicate()[1].decode(errors="replace")
+
+
 def best_step(a, model, vocab, flags):
     """The best step of a run of MODEL.json: {value, mfu, rss}, or None."""
     logs = os.path.join(a.tmp, "log.jsonl")
@@ -67,19 +84,7 @@ def best_step(a, model, vocab, flags):
     cmd = [os.path.join(a.bin, "ptrain"), "--data", os.path.join(a.tmp, f"{vocab}.u16"), "--out", out,
            "--model", os.path.join(a.tmp, model + ".json"),
            "--steps", a.steps + 2, "--log", logs, *flags]
-    p = subprocess.Popen([str(x) for x in cmd], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                         start_new_session=True)
-    steps, deadline = [], time.time() + 300
-    while len(steps) < a.steps + 1 and time.time() < deadline and p.poll() is None:
-        time.sleep(0.05)
-        if os.path.exists(logs):
-            with open(logs) as f:
-                steps = [json.loads(line) for line in f if line.endswith("\n") and '"loss_bits"' in line]
-    try:
-        os.killpg(p.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    said = p.communicate()[1].decode(errors="replace")
+    steps, said = logged_steps(cmd, logs, a.steps + 1)
     if len(steps) < 2:
         log(f"ptrain: {said.strip()[-300:]}")
         return None

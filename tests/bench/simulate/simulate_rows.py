@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from train_bench import LAYOUTS, SIZES, make_inputs, sequences  # noqa: E402
+from train_bench import LAYOUTS, SIZES, logged_steps, make_inputs, sequences  # noqa: E402
 
 RANKS = [("1", 1, [])]
 for _n in (2, 4, 8):
@@ -75,19 +74,7 @@ def measure(a, tmp, row, env):
     cmd = [os.path.join(a.bin, "ptrain"), "--data", data_of(tmp, row), "--out", out, "--log", logs, "--model",
            model_of(tmp, row), "--dtype", row["dtype"], "--seq-len", row["seq"], "--global-batch", row["batch"],
            "--ranks", row["ranks"], "--threads", row["threads"], "--steps", steps + 1, *row["flags"]]
-    p = subprocess.Popen([str(x) for x in cmd], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                         start_new_session=True, env=env)
-    lines, end = [], time.time() + 300
-    while len(lines) < steps and time.time() < end and p.poll() is None:
-        time.sleep(0.05)
-        if os.path.exists(logs):
-            with open(logs) as f:
-                lines = [json.loads(x) for x in f if x.endswith("\n") and '"loss_bits"' in x]
-    try:
-        os.killpg(p.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    said = p.communicate()[1].decode(errors="replace")
+    lines, said = logged_steps(cmd, logs, steps, env)
     if len(lines) < steps:
         sys.exit(f"simulate_rows: {row['name']}: {said.strip()[-300:]}")
     return [x["tokens"] / x["step"] / x["tokens_per_s"] for x in lines]
