@@ -11,7 +11,7 @@ struct mirror;
 /* Makes this process a keeper (store/memory.h) for versions of url, which is borrowed. Requests end soon
  * after *stop is not 0. */
 int mirror_open(struct mirror **out, const char *url, const volatile sig_atomic_t *stop, struct err *e);
-/* Frees what it keeps; versions that are open stay readable. NULL is allowed. */
+/* Frees the versions that it keeps. A reader that has one open can still read it. NULL is allowed. */
 void mirror_close(struct mirror *r);
 
 /* Bytes of the last version, as they came. */

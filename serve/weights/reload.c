@@ -52,7 +52,7 @@ static int check_memory(const struct reload *r, struct err *e)
                    (long long)(need >> 20), (long long)(free_bytes >> 20));
 }
 
-/* One rank that reads a version keeps nothing of what it receives; several share it. */
+/* A single rank reads straight from its connection. Several ranks share the files that they receive. */
 static enum live_reading reading_of(const struct reload *r)
 {
     if (!r->order.live)

@@ -21,7 +21,7 @@ int board_put(struct board *b, const void *data, size_t bytes, struct err *e);
 /* Rank 0: waits for the text of rank r; *out is the caller's. ERR_FILE: there will be none, or
  * board_stop was called. */
 int board_take(struct board *b, int r, void **out, size_t *bytes, struct err *e);
-/* Rank 0, any thread: nobody waits any more, until board_clear. */
+/* Rank 0, any thread: board_take waits no longer, until board_clear is called. */
 void board_stop(struct board *b);
 
 #endif

@@ -236,7 +236,7 @@ static int next(void *ctx, int status, int stopped, struct launch_next *n)
     return 1;
 }
 
-/* A keeper that is killed is started again; what it had is copied to it with the next set. */
+/* Starts a killed keeper again. It gets copies with the next set. */
 static void ended(void *ctx, long pid)
 {
     struct supervisor *k = ctx;

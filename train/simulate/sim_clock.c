@@ -180,8 +180,9 @@ static double crossing(const struct sim_run *r, const struct cluster *c, const s
     return s;
 }
 
-/* What a pass waits for messages that move beside it: those that are longer than it; and where its own
- * messages cross the same wire, both have half of it (max-min) as long as both are there. */
+/* Seconds that a pass waits for messages that are sent while it computes: the part that takes longer than the
+ * pass. Where the pass's own messages cross the same wire, each side gets half of the bytes per second
+ * (max-min) while both are on it. */
 static double beside(double moved, double pass, double own)
 {
     double both = pass > 0 && moved < pass ? own * moved / pass : own;
@@ -360,7 +361,7 @@ static void go_on(struct clock *k, int stage, double now, struct sharer *x, doub
     char what;
     s->now = s->now > now ? s->now : now;
     for (; s->at < s->list.n; s->at++) {
-        if (s->now > now) { /* it waits for what it sent (wait_sends) */
+        if (s->now > now) { /* wait_sends: the stage waits until its message is sent */
             *arrives = *arrives <= 0 || s->now < *arrives ? s->now : *arrives;
             return;
         }

@@ -1,5 +1,5 @@
-/* delta_test.c - serve/share/delta: what it makes of the older files are the newer ones, byte for byte; a
- * damaged one is an error. */
+/* delta_test.c - serve/share/delta: a delta applied to the older files gives the newer files, byte for byte.
+ * A damaged delta is an error. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* memfd_create */
 #endif
