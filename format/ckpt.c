@@ -83,15 +83,19 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
         return err_set(e, ERR_USAGE,
                        "%s: give https://, http://, file://, s3://bucket/prefix or hf://owner/name", path);
     struct ckpt *c = calloc(1, sizeof *c);
-    if (!c)
+    if (!c) {
+        memory_close(how->files);
         return err_set(e, ERR_MEMORY, "%s: no memory to open a checkpoint", path);
+    }
     pthread_mutex_init(&c->lock, NULL);
     c->hold = -1;
     c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
     c->config_path = how->config_path;
-    int rc = store_is_url(path) ? open_remote(c, path, how, e)
-             : memory_is(path)  ? memory_open(&c->memory, path, e)
-                                : 0;
+    c->memory = how->files;
+    int rc = c->memory            ? 0
+             : store_is_url(path) ? open_remote(c, path, how, e)
+             : memory_is(path)    ? memory_open(&c->memory, path, e)
+                                  : 0;
     const char *found = c->remote ? url_cache_path(c->remote) : c->memory ? memory_path(c->memory) : path;
     if (rc >= 0 && !(c->path = strdup(found)))
         rc = err_set(e, ERR_MEMORY, "%s: no memory to open a checkpoint", path);
@@ -179,6 +183,7 @@ void ckpt_close(struct ckpt *c)
     gguf_model_free(c->gguf);
     panels_free(c->panels);
     io_close(c->hold);
+    free(c->opened);
     free(c->path);
     free(c->dir);
     pthread_mutex_destroy(&c->lock);
@@ -206,6 +211,11 @@ int64_t ckpt_received(const struct ckpt *c)
 }
 
 const char *ckpt_path(const struct ckpt *c) { return fmt_bottom(c)->path; }
+const char *ckpt_opened(const struct ckpt *c)
+{
+    const struct ckpt *f = fmt_bottom(c);
+    return f->opened ? f->opened : f->path;
+}
 const char *ckpt_driver(const struct ckpt *c) { return fmt_bottom(c)->driver; }
 const struct ckpt_state *ckpt_state(const struct ckpt *c) { return &fmt_bottom(c)->state; }
 const struct ckpt_layout *ckpt_layout(const struct ckpt *c) { return &fmt_bottom(c)->layout; }

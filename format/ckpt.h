@@ -27,6 +27,7 @@
 #define CKPT_PROOF ".proof"
 
 struct ckpt;
+struct memory_set;
 
 struct ckpt_open_opts {
     /* A config.json to use in place of the one beside the files: some formats (Megatron) do not store the
@@ -46,6 +47,10 @@ struct ckpt_open_opts {
     /* With in_memory: no other process of this machine reads it now. Nothing is kept, then: what is read goes
      * from the connection to the reader. */
     int alone;
+    /* The files are those of this set (store/memory.h, memory_private), which belongs to the checkpoint from
+     * then on, also after an error; path is for messages. To verify a set before it is given to a keeper.
+     * NULL: none. */
+    struct memory_set *files;
     /* Requests to a server end with ERR_STOPPED soon after *stop is not 0. Must outlive ckpt_end_reading.
      * NULL: none. */
     const volatile sig_atomic_t *stop;
@@ -68,8 +73,11 @@ void ckpt_release_files(struct ckpt *c);
 
 /* ---- what it is ---- */
 
-/* The path that was opened; of a URL the path in the cache. */
+/* The path that was opened, for messages: of a URL the path in the cache, or, where its versions change, the
+ * URL without user and key. */
 const char *ckpt_path(const struct ckpt *c);
+/* What opens it again: ckpt_path, or the URL with its key. Not for messages. */
+const char *ckpt_opened(const struct ckpt *c);
 /* "native", "hf", "torch", "dcp", "dcp-hf", "deepspeed", "deepspeed-universal", "megatron-dist",
  * "megatron-legacy" or "gguf". */
 const char *ckpt_driver(const struct ckpt *c);

@@ -104,6 +104,7 @@ struct fmt_cached {
 };
 
 struct ckpt {
+    char *opened;     /* of a URL whose versions change: the URL, with its key; or NULL */
     char *path, *dir; /* dir: the folder; of a single file the one that it lies in */
     int hold;         /* keeps other processes from removing an unpublished folder (tmp_folder_hold), or -1 */
     const char *driver;

@@ -122,7 +122,7 @@ static int run(struct from *f, struct versions *v, const struct pshare_opts *o, 
                int watched)
 {
     int64_t failed = -1;
-    int n_failed = 0;
+    int n_failed = 0, code = 0;
     struct err e = { 0 };
     const int follows = f->mirror || source_follows(f->source);
     struct pollfd owner = { watched, POLLIN, 0 };
@@ -134,9 +134,10 @@ static int run(struct from *f, struct versions *v, const struct pshare_opts *o, 
             break;
         const int rc = follows ? look(f, v, &e) : 0;
         n_failed = rc < 0 && f->mirror ? n_failed + 1 : 0;
-        if (rc >= 0 || failed == f->step || stopped)
+        if (rc >= 0 || (failed == f->step && code == e.code) || stopped)
             continue;
-        failed = f->step; /* said once; the next look may find it whole */
+        failed = f->step; /* each kind of error is said once; the next look may find it whole */
+        code = e.code;
         fprintf(stderr, "pshare: the version is passed over: %s\n", e.text);
     } while (!stopped && sigtimedwait(set, NULL, &nap) < 0);
     return 0;

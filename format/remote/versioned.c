@@ -104,6 +104,8 @@ static void drop_live(struct ckpt *c)
 {
     store_close(c->live);
     memory_close(c->memory);
+    free(c->opened);
+    c->opened = NULL;
     c->live = NULL;
     c->memory = NULL;
     *c->live_version = 0;
@@ -125,7 +127,11 @@ int live_open(struct ckpt *c, const char *url, const struct ckpt_open_opts *how,
         return 0;
     }
     snprintf(c->live_version, sizeof c->live_version, "%.*s", (int)strlen(info.etag) - 2, info.etag + 1);
-    TRY(memory_private(&c->memory, url, e));
+    TRY(memory_private(&c->memory, url_shown(url, shown, sizeof shown), e));
+    if (!(c->opened = strdup(url))) {
+        rc = err_set(e, ERR_MEMORY, "no memory for a URL");
+        goto out;
+    }
     TRY(take_files(c, how->in_memory, &n_distant, e));
     if (how->in_memory && n_distant && !how->alone) {
         drop_live(c);

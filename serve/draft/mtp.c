@@ -202,7 +202,7 @@ static int open_next(void **state, const struct draft_open *how, struct err *e)
                                             .guessed = guessed,
                                             .end = end_next };
     struct draft_open here = *how;
-    here.path = ckpt_path(how->served->ckpt);
+    here.path = ckpt_opened(how->served->ckpt);
     return draft_model_open(state, &here, &form, e);
 }
 

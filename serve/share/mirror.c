@@ -1,6 +1,10 @@
 /* mirror.c - see mirror.h. A version is a set mem:PID/live-STEP of this process. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* memfd_create */
+#endif
 #include "serve/share/mirror.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +34,8 @@ struct taking {
     char etag[88]; /* of its files, as store_stat gives it */
     int changed;   /* the server has another version by now */
     char set[MEMORY_PATH_BYTES];
-    int manifest; /* it makes the set whole, so it is given last; -1: it has not come yet */
+    struct memory_set *files; /* what has come, to verify it before others see it */
+    int manifest;             /* it makes the set whole, so it is given last; -1: it has not come yet */
 };
 
 int mirror_open(struct mirror **out, const char *url, const volatile sig_atomic_t *stop, struct err *e)
@@ -58,20 +63,69 @@ void mirror_close(struct mirror *r)
 
 /* ---- files of a set ---- */
 
+/* The manifest has another name until all is verified: with its own one the set would be there for readers,
+ * because this process is its keeper. */
 static int create(void *arg, const char *name, struct err *e)
 {
     struct taking *t = arg;
-    return memory_create(t->set, name, e);
+    if (strcmp(name, MEMORY_LAST))
+        return memory_create(t->set, name, e);
+    int fd = memfd_create("shardline", MFD_CLOEXEC);
+    return fd < 0 ? err_sys(e, "cannot make a file in memory") : fd;
+}
+
+/* Another descriptor of the file goes to t->files. */
+static int keep(struct taking *t, int fd, const char *name, struct err *e)
+{
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return own < 0 ? err_sys(e, "%s: no descriptor is left", name) : memory_add_open(t->files, name, own, e);
 }
 
 static int done(void *arg, int fd, const char *name, struct err *e)
 {
     struct taking *t = arg;
-    if (strcmp(name, MEMORY_LAST))
-        return memory_give(fd, t->set, name, e);
-    io_close(t->manifest);
-    t->manifest = fd;
-    return 0;
+    int rc = keep(t, fd, name, e);
+    if (rc < 0 || !strcmp(name, MEMORY_LAST)) {
+        io_close(rc < 0 ? fd : t->manifest);
+        t->manifest = rc < 0 ? t->manifest : fd;
+        return rc;
+    }
+    return memory_give(fd, t->set, name, e);
+}
+
+/* The bytes of the manifest, malloc'd, with a NUL; *n of them. NULL: *e is set. */
+static char *manifest_of(const struct taking *t, int64_t *n, struct err *e)
+{
+    char *text = NULL;
+    *n = io_size(t->manifest, MEMORY_LAST, e);
+    if (*n < 0)
+        return NULL;
+    if (*n > MANIFEST_MAX || !(text = malloc((size_t)*n + 1))) {
+        err_set(e, ERR_MEMORY, "no memory for a manifest of %lld bytes", (long long)*n);
+        return NULL;
+    }
+    text[*n] = 0;
+    if (io_pread(t->manifest, MEMORY_LAST, text, (size_t)*n, 0, e) >= 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* Gives the manifest: from now on the set is there for readers. */
+static int reveal(struct taking *t, struct err *e)
+{
+    int64_t n;
+    char *text = manifest_of(t, &n, e);
+    int fd = -1, rc = text ? 0 : -e->code;
+    TRY(rc);
+    TRY(fd = memory_create(t->set, MEMORY_LAST, e));
+    TRY(io_pwrite(fd, MEMORY_LAST, text, (size_t)n, 0, e));
+    rc = memory_give(fd, t->set, MEMORY_LAST, e);
+    fd = -1;
+out:
+    io_close(fd);
+    free(text);
+    return rc < 0 ? rc : 0;
 }
 
 /* Receives bytes [0, n) of a file into a descriptor. */
@@ -127,16 +181,13 @@ static int take_named(struct taking *t, const json_t *o, struct err *e)
 static int take_whole(struct taking *t, struct err *e)
 {
     json_t *root = NULL, *o;
-    char *text = NULL;
     size_t i;
+    int64_t n;
     int rc = take_file(t, MEMORY_LAST, e);
     if (rc < 0)
         return rc;
-    const int64_t n = io_size(t->manifest, MEMORY_LAST, e);
-    if (n < 0 || n > MANIFEST_MAX || !(text = malloc((size_t)n + 1)))
-        return n < 0 ? (int)n
-                     : err_set(e, ERR_MEMORY, "no memory for a manifest of %lld bytes", (long long)n);
-    TRY(io_pread(t->manifest, MEMORY_LAST, text, (size_t)n, 0, e));
+    char *text = manifest_of(t, &n, e);
+    TRY(text ? 0 : -e->code);
     root = jx_parse(text, (size_t)n, MEMORY_LAST, e);
     TRY(root ? 0 : -e->code);
     TRY(take_named(t, json_object_get(root, "config"), e));
@@ -174,18 +225,18 @@ static int take_delta(struct taking *t, const struct version *now, struct err *e
 
 /* ---- */
 
-/* The set is whole, and every byte is what its manifest says, whose weights are those that were announced. */
+/* Every byte is what the manifest says, whose weights are those that were announced. Only then the set is
+ * there for programs that look at mem:PID. */
 static int prove(struct taking *t, const struct live_version *v, struct err *e)
 {
+    const struct ckpt_open_opts how = { .files = t->files };
     struct ckpt *c = NULL;
     char digest[33];
     int rc = t->manifest < 0 ? err_set(e, ERR_FORMAT, "it has no manifest") : 0;
     if (rc < 0)
         return rc;
-    int fd = t->manifest;
-    t->manifest = -1;
-    TRY(memory_give(fd, t->set, MEMORY_LAST, e));
-    TRY(ckpt_open(&c, t->set, NULL, e));
+    t->files = NULL;
+    TRY(ckpt_open(&c, t->set, &how, e));
     ckpt_digest_hex(ckpt_digest_all(ckpt_n_tensors(c), ckpt_n_tensors(c) ? ckpt_tensor(c, 0) : NULL, NULL)
                         .weights,
                     digest);
@@ -194,6 +245,7 @@ static int prove(struct taking *t, const struct live_version *v, struct err *e)
         goto out;
     }
     TRY(ckpt_verify(c, 0, e));
+    rc = reveal(t, e);
 out:
     ckpt_close(c);
     return rc < 0 ? rc : 0;
@@ -205,7 +257,8 @@ static int begin(struct mirror *r, struct taking *t, struct err *e)
     if (rc < 0)
         return rc;
     store_stop_on(t->s, r->stop);
-    return memory_begin(t->set, e);
+    rc = memory_private(&t->files, t->set, e);
+    return rc < 0 ? rc : memory_begin(t->set, e);
 }
 
 /* Ends a try. keeps: its set stays. */
@@ -215,6 +268,7 @@ static int64_t end(struct taking *t, int keeps)
     const int64_t received = t->s ? store_bytes(t->s) : 0;
     store_close(t->s);
     io_close(t->manifest);
+    memory_close(t->files);
     if (!keeps)
         memory_drop(t->set, &ignored);
     return received;

@@ -1,4 +1,7 @@
 /* live.c - see live.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* memmem */
+#endif
 #include "store/live.h"
 
 #include <curl/curl.h>
@@ -8,8 +11,9 @@
 #include "base/jx.h"
 #include "store/store.h"
 
-#define ANSWER_MAX 4096 /* bytes */
-#define LATE_S 20       /* a server may answer so much later than it was asked to */
+#define ANSWER_MAX 4096                      /* bytes */
+#define NO_VERSION "there is no version yet" /* in the answer of a pshare that has none */
+#define LATE_S 20                            /* a server may answer so much later than it was asked to */
 
 struct taken {
     char text[ANSWER_MAX];
@@ -103,6 +107,9 @@ int live_version_get(const char *url, int64_t after, int wait_s, const volatile 
         return err_set(e, ERR_FILE, "%s: %s", shown, why);
     if (status == 204)
         return 0;
+    if (status == 503 && memmem(t.text, t.n, NO_VERSION, sizeof NO_VERSION - 1))
+        return err_set(e, ERR_FILE,
+                       "%s: there is no version yet: try again when the trainer has published one", shown);
     if (status != 200)
         return err_set(e, ERR_FILE, "%s: status %ld: is a trainer's --publish, or pshare, at this address",
                        shown, status);

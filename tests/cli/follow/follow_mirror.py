@@ -106,11 +106,29 @@ claim("the first one ends well", first.stop() == 0)
 live = Live(int(port))                                     # without deltas, and what it sends is torn
 old = open(f"{tmp}/run/step-2/weights-00000.safetensors", "rb").read()
 live.fault = lambda path, lo, body: old[lo:lo + len(body)] if "weights-00000" in path else body
+seen = set()                                                # files of version 6 that other processes can find
+
+
+def watch(stop):
+    while not stop.is_set():
+        for fd in os.listdir(f"/proc/{mirror.p.pid}/fd"):
+            try:
+                seen.add(os.readlink(f"/proc/{mirror.p.pid}/fd/{fd}").partition("shardline:live-6/")[2].split(" ")[0])
+            except OSError:
+                pass
+
+
+stop = threading.Event()
+watcher = threading.Thread(target=watch, args=(stop,), daemon=True)
+watcher.start()
 live.publish(6, f"{tmp}/run/step-3", digest[3])
 end = time.monotonic() + 30
 while not any("passed over" in line and "version 6" in line for line in mirror.err) and time.monotonic() < end:
     time.sleep(0.02)
 claim("a torn version is passed over", mirror.version()["version"] == 5 and "version 6" in "".join(mirror.err), mirror.err)
+stop.set()
+watcher.join()
+claim("nobody sees it before it is verified", "weights-00000.safetensors" in seen and "manifest.json" not in seen, seen)
 live.fault = None
 claim("until it is whole", mirror.version(after=5)["weights_digest"] == digest[3], mirror.err)
 live.hold.clear()

@@ -126,6 +126,19 @@ TEST(a_version_that_changes_between_two_reads_is_one_clear_error_and_never_a_mix
     end();
 }
 
+TEST(a_server_without_a_version_is_told_in_plain_words)
+{
+    struct err e = { 0 };
+    struct live_version v;
+    begin();
+    CHECK_INT(live_version_get(url, -1, 0, NULL, &v, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "there is no version yet");
+    CHECK(!strstr(e.text, "503"));
+    publish("step-5", 5, 2);
+    CHECK_INT(live_version_get(url, -1, 0, NULL, &v, &e), 1);
+    end();
+}
+
 TEST(versions_do_not_go_backwards)
 {
     struct err e = { 0 };
@@ -229,6 +242,9 @@ TEST(other_machines_need_a_key_and_a_server_for_them_needs_a_file_of_keys)
         snprintf(there, sizeof there, "http://any:open-sesame@%s:%d", host, share_http_port(h));
         CHECK_INT(ckpt_open(&c, there, NULL, &e), 0);
         CHECK_INT(ckpt_verify(c, 0, &e), 0);
+        CHECK(!strstr(ckpt_path(c), "open-sesame")); /* it is in messages */
+        CHECK_HAS(ckpt_path(c), host);
+        CHECK_STR(ckpt_opened(c), there);
         ckpt_close(c);
     }
     versions_stop(&versions);
