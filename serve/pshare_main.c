@@ -38,7 +38,7 @@ static const struct opt table[] = {
       "all bytes go over HTTP (readers of this user on this machine open the files themselves otherwise)", 0,
       0, 0 },
     { OPT_SWITCH, "deltas",   AT(deltas),   "0",         NULL,
-      "keep the version before the newest one too, and give the bits that changed (pshare URL asks)", 0,
+      "keep older versions too, and give the bits that changed since then (pshare URL asks)", 0,
       0, 0 },
     { OPT_SWITCH, "verbose",  AT(verbose),  "0",         NULL, "a line a version on stderr", 0, 0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
@@ -132,6 +132,7 @@ static int run(struct from *f, struct versions *v, const struct pshare_opts *o, 
         nap = (struct timespec){ ms / 1000, ms % 1000 * 1000000 };
         if (poll(&owner, 1, 0) > 0)
             break;
+        versions_expire(v);
         const int rc = follows ? look(f, v, &e) : 0;
         n_failed = rc < 0 && f->mirror ? n_failed + 1 : 0;
         if (rc >= 0 || (failed == f->step && code == e.code) || stopped)

@@ -3,6 +3,7 @@
  *
  *     GET URL/version                       -> 200 {"version":STEP,"weights_digest":HEX,"etag":TEXT}
  *     GET URL/version?after=STEP&timeout=S  -> the same as soon as there is a newer one; 204: not in time
+ *     GET URL/version?after=STEP&hold=1     -> the same, and that version stays while it is read
  *
  * Every file at the URL has that etag; a read of another version is refused (412). */
 #ifndef SHARDLINE_STORE_LIVE_H
@@ -23,5 +24,10 @@ struct live_version {
  * its own. */
 int live_version_get(const char *url, int64_t after, int wait_s, const volatile sig_atomic_t *stop,
                      struct live_version *v, struct err *e);
+
+/* The same without a wait, for a reader that may be slower than the trainer: a pshare keeps this version
+ * while requests name it, also when there is a newer one. after: the version that the reader has, or -1. */
+int live_version_hold(const char *url, int64_t after, const volatile sig_atomic_t *stop,
+                      struct live_version *v, struct err *e);
 
 #endif

@@ -66,6 +66,10 @@ int store_is_version(const char *etag)
            !strcmp(digest + 32, "\"");
 }
 
+void store_keep_to(struct store *s, const char *etag) { snprintf(s->version, sizeof s->version, "%s", etag); }
+
+int store_is_late(const struct store *s) { return s->is_late; }
+
 static int other_version(const char *shown, struct err *e)
 {
     return err_set(e, ERR_INTEGRITY, "%s: the version has changed: open it again", shown);
@@ -173,6 +177,7 @@ int store_stat(struct store *s, const char *name, struct store_info *info, struc
         if ((rc = store_place(s, name, &p, e)) < 0)
             break;
         CURLcode code = http_get(s, p.url, 0, 0, "", &a, why);
+        s->is_late = a.status == 503;
         int answered = a.status == 206 || a.status == 200 || a.status == 416;
         if (a.status == 404 || a.status == 410) {
             if (!*s->commit)

@@ -61,6 +61,11 @@ void store_pin(struct store *s, const char *commit);
 /* 1: the ETag "STEP-DIGEST" (32 hex digits) of a server whose files are of one version together (pshare). A
  * store keeps to the first version that it meets: every request names it, another one is ERR_INTEGRITY. */
 int store_is_version(const char *etag);
+/* Keeps to that version from the first request on. Before the first request. */
+void store_keep_to(struct store *s, const char *etag);
+/* 1: the last file that was asked for is not there yet (status 503): ask again. Not while another thread uses
+ * s. */
+int store_is_late(const struct store *s);
 
 /* ---- files; thread-safe. name: a path below the URL; "": the URL itself ---- */
 

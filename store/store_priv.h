@@ -18,11 +18,12 @@ struct store {
     char commit[64], wanted[128]; /* wanted: the revision in the URL that was opened */
     char token[512];              /* sent to the host of base only */
     struct sigv4_key aws;
-    char prefix[1024]; /* s3: of the objects' names, not encoded, without a slash at its end */
-    int bucket_bytes;  /* s3: the URL of the bucket is so many bytes of base */
-    char version[160]; /* the ETag of the one version that is read (store_is_version); "": none */
-    int hub, s3;       /* s3: redirects are not followed, a signature is for one host */
-    int local;         /* file://: base is a path, and nothing is sent */
+    char prefix[1024];   /* s3: of the objects' names, not encoded, without a slash at its end */
+    int bucket_bytes;    /* s3: the URL of the bucket is so many bytes of base */
+    char version[160];   /* the ETag of the one version that is read (store_is_version); "": none */
+    _Atomic int is_late; /* the last store_stat ended with status 503 */
+    int hub, s3;         /* s3: redirects are not followed, a signature is for one host */
+    int local;           /* file://: base is a path, and nothing is sent */
     long stall_s;
     const volatile sig_atomic_t *stop;
     pthread_mutex_t lock;

@@ -81,6 +81,7 @@ static int new_memory(struct err *e)
 struct making {
     int fd;
     int64_t at, most;
+    const _Atomic int *stop;
     char *now, *old, *plane, *packed;
     size_t room;
     ZSTD_CCtx *z;
@@ -102,6 +103,8 @@ static int add_block(struct making *k, const struct share_file *f, const struct 
     unsigned char size[4];
     uint64_t any = 0;
     int rc;
+    if (k->stop && atomic_load(k->stop))
+        return err_set(e, ERR_STOPPED, "a delta is not made to its end");
     TRY(read_file(f, k->now, n, off, e));
     TRY(read_older(old, k->old, n, off, e));
     for (int64_t i = 0; i < n; i++) {
@@ -139,10 +142,10 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int delta_make(const struct version *from, const struct version *to, int64_t most, int64_t *bytes,
-               struct err *e)
+int delta_make(const struct version *from, const struct version *to, int64_t most, const _Atomic int *stop,
+               int64_t *bytes, struct err *e)
 {
-    struct making k = { .fd = -1, .most = most, .room = ZSTD_compressBound((size_t)BLOCK) };
+    struct making k = { .fd = -1, .most = most, .stop = stop, .room = ZSTD_compressBound((size_t)BLOCK) };
     unsigned char n[4];
     int rc;
     k.now = malloc((size_t)BLOCK);

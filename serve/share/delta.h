@@ -6,10 +6,10 @@
 #include "serve/share/versions.h"
 
 /* Writes the delta that makes `to` of `from` into a new memfd. Returns it, the caller closes it; *bytes: its
- * length. Stops where it would not be smaller than most bytes: -1 with e->code 0. ERR_MEMORY, ERR_FILE. Any
- * thread. */
-int delta_make(const struct version *from, const struct version *to, int64_t most, int64_t *bytes,
-               struct err *e);
+ * length. Stops where it would not be smaller than most bytes: -1 with e->code 0. ERR_MEMORY, ERR_FILE;
+ * ERR_STOPPED soon after *stop is not 0 (NULL: never). Any thread. */
+int delta_make(const struct version *from, const struct version *to, int64_t most, const _Atomic int *stop,
+               int64_t *bytes, struct err *e);
 
 /* Where the files of the newer version go. create: an empty file to write, a descriptor. done: all bytes of
  * it are there; takes the descriptor, also when it returns an error. */

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/jx.h"
 #include "format/ckpt_proof.h"
@@ -19,6 +20,7 @@
 #include "store/store.h"
 
 #define MANIFEST_MAX ((int64_t)1 << 30)
+#define DELTA_WAIT_S 1800.0 /* the server makes a delta in this time, or all is read */
 #define DELTA_MAX ((int64_t)1 << 42)
 
 struct mirror {
@@ -128,6 +130,26 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+/* As store_stat, of the version that is taken. */
+static int look_at(struct taking *t, const char *name, struct store_info *info, struct err *e)
+{
+    int rc = store_stat(t->s, name, info, e);
+    t->changed = rc == -ERR_INTEGRITY;
+    return rc;
+}
+
+/* Reads n bytes from the beginning of a file. */
+static int read_from(struct taking *t, const char *name, const struct store_info *info, int64_t n, void *to,
+                     struct err *e)
+{
+    struct store_info now;
+    struct err ignored;
+    int rc = store_read(t->s, name, info, 0, n, to, e);
+    if (rc < 0) /* is it of another version by now */
+        look_at(t, name, &now, &ignored);
+    return rc;
+}
+
 /* Receives bytes [0, n) of a file into a descriptor. */
 static int receive(struct taking *t, const char *name, const struct store_info *info, int fd, struct err *e)
 {
@@ -138,17 +160,9 @@ static int receive(struct taking *t, const char *name, const struct store_info *
     void *to = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (to == MAP_FAILED)
         return err_sys(e, "no memory for %s (%lld bytes)", name, (long long)n);
-    rc = store_read(t->s, name, info, 0, n, to, e);
+    rc = read_from(t, name, info, n, to, e);
     munmap(to, (size_t)n);
     return rc < 0 ? rc : 0;
-}
-
-/* As store_stat, of the version that is taken. */
-static int look_at(struct taking *t, const char *name, struct store_info *info, struct err *e)
-{
-    int rc = store_stat(t->s, name, info, e);
-    t->changed = rc > 0 && strcmp(info->etag, t->etag) != 0;
-    return t->changed ? err_set(e, ERR_FILE, "%s is of another version by now", name) : rc;
 }
 
 static int take_file(struct taking *t, const char *name, struct err *e)
@@ -211,12 +225,15 @@ static int take_delta(struct taking *t, const struct version *now, struct err *e
     char name[40];
     void *delta;
     snprintf(name, sizeof name, "delta/%lld", (long long)now->step);
+    const double until_s = clock_s() + DELTA_WAIT_S;
     int rc = look_at(t, name, &info, e);
+    while (rc < 0 && store_is_late(t->s) && clock_s() < until_s) /* it is being made */
+        rc = look_at(t, name, &info, e);
     if (rc <= 0)
         return rc;
     if (info.bytes > DELTA_MAX || !(delta = malloc((size_t)info.bytes + 1)))
         return err_set(e, ERR_MEMORY, "no memory for a delta of %lld bytes", (long long)info.bytes);
-    rc = store_read(t->s, name, &info, 0, info.bytes, delta, e);
+    rc = read_from(t, name, &info, info.bytes, delta, e);
     if (rc >= 0)
         rc = delta_apply(now, delta, info.bytes, &out, e);
     free(delta);
@@ -257,6 +274,7 @@ static int begin(struct mirror *r, struct taking *t, struct err *e)
     if (rc < 0)
         return rc;
     store_stop_on(t->s, r->stop);
+    store_keep_to(t->s, t->etag);
     rc = memory_private(&t->files, t->set, e);
     return rc < 0 ? rc : memory_begin(t->set, e);
 }
@@ -293,7 +311,7 @@ int mirror_next(struct mirror *r, const struct version *now, char *path, size_t 
     struct live_version v;
     struct err ignored;
     char shown[4200];
-    int rc = live_version_get(r->url, now ? now->step : -1, 0, r->stop, &v, e);
+    int rc = live_version_hold(r->url, now ? now->step : -1, r->stop, &v, e);
     *got = (struct mirror_got){ .from = -1 };
     if (rc <= 0 || (now && v.version <= now->step))
         return rc < 0 ? rc : 0;

@@ -14,11 +14,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "base/io.h"
-#include "serve/share/delta.h"
+#include "serve/share/delta_maker.h"
 #include "store/same_machine.h"
 
 #define CONNECTIONS 512
-#define WAIT_S 600.0 /* the longest wait for a version */
+#define WAIT_S 600.0     /* the longest wait for a version */
+#define DELTA_WAIT_S 2.0 /* the longest wait for a delta; then the reader asks again */
 
 struct share_http {
     struct versions *versions;
@@ -26,13 +27,12 @@ struct share_http {
     struct MHD_Daemon *daemon;
     int port, http_only;
     _Atomic int64_t requests, bytes; /* of files */
-    /* the last one that was asked for */
-    struct delta {
-        pthread_mutex_t lock;
-        int64_t from;
-        char etag[80]; /* of the version that it makes */
-        struct share_file file;
-    } delta;
+    struct delta_maker *deltas;
+};
+/* A request, from its headers on until its answer is sent. */
+struct request {
+    struct share_http *h;
+    struct version *v; /* borrowed; or NULL */
 };
 
 /* ---- answers ---- */
@@ -114,15 +114,6 @@ static int is_allowed(const struct share_http *h, struct MHD_Connection *conn)
     MHD_free(user);
     MHD_free(password);
     return found;
-}
-
-/* 1: the list of ETags of If-Match has that of v, or the request has none. */
-static int matches(struct MHD_Connection *conn, const struct version *v)
-{
-    const char *want = header(conn, "If-Match");
-    char etag[96];
-    snprintf(etag, sizeof etag, "\"%s\"", v->etag);
-    return !want || !strcmp(want, "*") || strstr(want, etag) != NULL;
 }
 
 /* The range that the request asks for. 0: none, or of another version (If-Range); 1: [*off, *off + *n); -1:
@@ -207,42 +198,26 @@ static enum MHD_Result get_file(struct share_http *h, struct MHD_Connection *con
     return f ? send_file(h, conn, v, f) : refuse(conn, 404, v, "there is no such file");
 }
 
-/* Makes h->delta the one from version `from` to v. 0: there is none. */
-static int need_delta(struct share_http *h, const struct version *v, int64_t from)
-{
-    struct delta *d = &h->delta;
-    struct err ignored;
-    int64_t all = 0;
-    if (d->from == from && !strcmp(d->etag, v->etag))
-        return d->file.fd >= 0;
-    struct version *before = versions_before(h->versions, v);
-    if (before && before->step == from) {
-        for (int i = 0; i < v->n; i++)
-            all += v->file[i].bytes;
-        io_close(d->file.fd); /* answers that are being sent have descriptors of their own */
-        d->file.fd = delta_make(before, v, all, &d->file.bytes, &ignored);
-        d->from = from;
-        snprintf(d->etag, sizeof d->etag, "%s", v->etag);
-    }
-    versions_release(h->versions, before);
-    return d->from == from && !strcmp(d->etag, v->etag) && d->file.fd >= 0;
-}
-
-static enum MHD_Result get_delta(struct share_http *h, struct MHD_Connection *conn, const struct version *v,
+static enum MHD_Result get_delta(struct share_http *h, struct MHD_Connection *conn, struct version *v,
                                  const char *from)
 {
     char *end;
     const int64_t step = from ? strtoll(from, &end, 10) : -1;
+    struct share_file f = { .fd = -1 };
     if (!from || end == from || *end || step < 0)
         return refuse(conn, 404, v, "give the step of the version before: /delta?from=STEP");
-    pthread_mutex_lock(&h->delta.lock);
+    struct version *base = versions_base(h->versions, v, step);
+    enum delta_answer got = delta_maker_get(h->deltas, step, base, v, DELTA_WAIT_S, &f);
+    versions_release(h->versions, base);
+    if (got == DELTA_LATER)
+        return refuse(conn, 503, v, "the delta is being made: ask again");
     enum MHD_Result rc =
-        need_delta(h, v, step)
-            ? send_file(h, conn, v, &h->delta.file)
+        got == DELTA_READY
+            ? send_file(h, conn, v, &f)
             : refuse(conn, 404, v,
-                     "there is no delta: from the version before only, where it is smaller than "
-                     "the files, and with --deltas");
-    pthread_mutex_unlock(&h->delta.lock);
+                     "there is no delta: from the version before, or the one that the reader took last, "
+                     "where it is smaller than the files, and with --deltas");
+    io_close(f.fd);
     return rc;
 }
 
@@ -272,10 +247,13 @@ static double number(struct MHD_Connection *conn, const char *key, double otherw
 static enum MHD_Result get_version(struct share_http *h, struct MHD_Connection *conn)
 {
     int waits = MHD_lookup_connection_value(conn, MHD_GET_ARGUMENT_KIND, "after") != NULL;
+    const int holds = number(conn, "hold", 0) > 0;
+    const int64_t after = (int64_t)number(conn, "after", -1);
     double timeout_s = number(conn, "timeout", 30);
     timeout_s = timeout_s < 0 ? 0 : timeout_s > WAIT_S ? WAIT_S : timeout_s;
-    struct version *v = waits ? versions_wait(h->versions, (int64_t)number(conn, "after", -1), timeout_s)
-                              : versions_acquire(h->versions);
+    struct version *v = holds ? versions_hold(h->versions, after) : NULL;
+    if (!v)
+        v = waits ? versions_wait(h->versions, after, timeout_s) : versions_acquire(h->versions);
     enum MHD_Result rc = v       ? put_version(h, conn, v)
                          : waits ? queue_text(conn, 204, NULL, "")
                                  : refuse(conn, 503, NULL, "there is no version yet: try again");
@@ -283,14 +261,34 @@ static enum MHD_Result get_version(struct share_http *h, struct MHD_Connection *
     return rc;
 }
 
+/* A file of a version, or a delta. The request has the version until its answer is sent. */
+static enum MHD_Result get_of_version(struct request *q, struct MHD_Connection *conn, const char *url)
+{
+    struct share_http *h = q->h;
+    const char *want = header(conn, "If-Match");
+    struct version *v = want ? versions_find(h->versions, want) : versions_acquire(h->versions);
+    const int is_other = want && !v;
+    q->v = v ? v : versions_acquire(h->versions);
+    if (!q->v)
+        return refuse(conn, 503, NULL, "there is no version yet: try again");
+    if (is_other)
+        return refuse(conn, 412, q->v, "the version has changed: open it again");
+    if (!strcmp(url, "/delta"))
+        return get_delta(h, conn, v, MHD_lookup_connection_value(conn, MHD_GET_ARGUMENT_KIND, "from"));
+    return !strncmp(url, "/delta/", 7) ? get_delta(h, conn, v, url + 7)
+                                       : get_file(h, conn, v, url + (*url == '/'));
+}
+
 static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char *url, const char *method,
                               const char *http, const char *data, size_t *n, void **state)
 {
-    static int seen;
     struct share_http *h = arg;
+    struct request *q = *state;
     (void)http, (void)data;
-    if (!*state) { /* called with the headers first, and again when the request is whole */
-        *state = &seen;
+    if (!q) { /* called with the headers first, and again when the request is whole */
+        if (!(*state = q = calloc(1, sizeof *q)))
+            return MHD_NO;
+        q->h = h;
         return MHD_YES;
     }
     if (*n) {
@@ -305,17 +303,19 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
         return get_version(h, conn);
     if (!strcmp(url, "/health"))
         return queue_text(conn, 200, NULL, "{}\n");
+    return get_of_version(q, conn, url);
+}
 
-    struct version *v = versions_acquire(h->versions);
-    enum MHD_Result rc = !v                  ? refuse(conn, 503, NULL, "there is no version yet: try again")
-                         : !matches(conn, v) ? refuse(conn, 412, v, "the version has changed: open it again")
-                         : !strcmp(url, "/delta")
-                             ? get_delta(h, conn, v,
-                                         MHD_lookup_connection_value(conn, MHD_GET_ARGUMENT_KIND, "from"))
-                         : !strncmp(url, "/delta/", 7) ? get_delta(h, conn, v, url + 7)
-                                                       : get_file(h, conn, v, url + (*url == '/'));
-    versions_release(h->versions, v);
-    return rc;
+static void completed(void *arg, struct MHD_Connection *conn, void **state,
+                      enum MHD_RequestTerminationCode why)
+{
+    struct request *q = *state;
+    (void)arg, (void)conn, (void)why;
+    if (!q)
+        return;
+    versions_release(q->h->versions, q->v);
+    free(q);
+    *state = NULL;
 }
 
 /* ---- open and close ---- */
@@ -372,21 +372,21 @@ int share_http_open(struct share_http **out, const struct share_http_opts *o, st
     h->keys = o->keys;
     h->port = o->port;
     h->http_only = o->http_only;
-    pthread_mutex_init(&h->delta.lock, NULL);
-    h->delta.from = h->delta.file.fd = -1;
-    int fd = listen_on(o->host, &h->port, o->keys != NULL, e);
-    if (fd < 0) {
+    int fd = listen_on(o->host, &h->port, o->keys != NULL, e), rc = fd < 0 ? fd : 0;
+    if (rc < 0 || (rc = delta_maker_open(&h->deltas, e)) < 0) {
+        io_close(fd);
         free(h);
-        return fd;
+        return rc;
     }
     h->daemon = MHD_start_daemon(MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION |
                                      MHD_USE_AUTO | MHD_USE_ITC | MHD_USE_ERROR_LOG,
                                  0, NULL, NULL, handle, h, MHD_OPTION_EXTERNAL_LOGGER, no_log, NULL,
-                                 MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-                                 (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-                                 (unsigned)(WAIT_S + 60), MHD_OPTION_END);
+                                 MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, completed, NULL,
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(WAIT_S + 60), MHD_OPTION_END);
     if (!h->daemon) {
         io_close(fd);
+        delta_maker_close(h->deltas);
         free(h);
         return err_set(e, ERR_INTERNAL, "the http server does not start");
     }
@@ -401,7 +401,6 @@ void share_http_close(struct share_http *h)
     if (!h)
         return;
     MHD_stop_daemon(h->daemon);
-    io_close(h->delta.file.fd);
-    pthread_mutex_destroy(&h->delta.lock);
+    delta_maker_close(h->deltas);
     free(h);
 }

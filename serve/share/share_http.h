@@ -3,10 +3,13 @@
  *     GET /manifest.json, /config.json, /weights-00000.safetensors, …    ETag "STEP-DIGEST" on all of them
  *     GET /version                          {"version":STEP,"weights_digest":"HEX","etag":"STEP-DIGEST",…}
  *     GET /version?after=STEP&timeout=S     waits for a newer one: 200, or 204 when none came in time
- *     GET /delta?from=STEP, /delta/STEP     the bits that changed since then (delta.h); 404: there is none
+ *     GET /version?after=STEP&hold=1        the same, and that version stays while it is read (versions_hold)
+ *     GET /delta?from=STEP, /delta/STEP     the bits that changed since then (delta.h); 404: there is none;
+ *                                           503: it is being made, ask again
  *
- * A request with If-Match of another version gets 412, so a reader never mixes versions. To readers on this
- * machine an answer names the file itself, which a process of the same user opens (store/same_machine.h). */
+ * A request with If-Match of a version that is not there gets 412, so a reader never mixes versions. To
+ * readers on this machine an answer names the file itself, which a process of the same user opens
+ * (store/same_machine.h). */
 #ifndef SHARDLINE_SERVE_SHARE_SHARE_HTTP_H
 #define SHARDLINE_SERVE_SHARE_SHARE_HTTP_H
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/jx.h"
 #include "format/ckpt_proof.h"
@@ -13,6 +14,7 @@
 
 #define MANIFEST "manifest.json"
 #define MANIFEST_MAX ((size_t)1 << 30)
+#define HOLD_S 30.0
 
 /* ---- one version ---- */
 
@@ -160,6 +162,12 @@ void version_free(struct version *v)
     free(v);
 }
 
+struct version *version_share(struct version *v)
+{
+    atomic_fetch_add(&v->users, 1);
+    return v;
+}
+
 const struct share_file *version_file(const struct version *v, const char *name)
 {
     for (int i = 0; i < v->n; i++)
@@ -173,7 +181,7 @@ const struct share_file *version_file(const struct version *v, const char *name)
 int versions_open(struct versions *v, struct err *e)
 {
     pthread_condattr_t clock;
-    *v = (struct versions){ 0 };
+    *v = (struct versions){ .hold_s = HOLD_S };
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     int rc = pthread_mutex_init(&v->lock, NULL) || pthread_cond_init(&v->changed, &clock);
@@ -183,6 +191,8 @@ int versions_open(struct versions *v, struct err *e)
 
 void versions_close(struct versions *v)
 {
+    version_free(v->held_base);
+    version_free(v->held);
     version_free(v->newest);
     pthread_cond_destroy(&v->changed);
     pthread_mutex_destroy(&v->lock);
@@ -210,35 +220,123 @@ int versions_add(struct versions *v, struct version *n, struct err *e)
     }
     pthread_cond_broadcast(&v->changed);
     pthread_mutex_unlock(&v->lock);
-    versions_release(v, old);
+    version_free(old);
+    versions_expire(v);
     return 0;
 }
 
 struct version *versions_acquire(struct versions *v)
 {
     pthread_mutex_lock(&v->lock);
-    struct version *n = v->newest;
-    if (n)
-        atomic_fetch_add(&n->users, 1);
+    struct version *n = v->newest ? version_share(v->newest) : NULL;
     pthread_mutex_unlock(&v->lock);
     return n;
 }
 
 void versions_release(struct versions *v, struct version *n)
 {
-    (void)v;
+    pthread_mutex_lock(&v->lock);
+    if (n && n == v->held)
+        v->held_until_s = clock_s() + v->hold_s;
+    pthread_mutex_unlock(&v->lock);
     version_free(n);
 }
 
-struct version *versions_before(struct versions *v, const struct version *n)
+static int is_named(const struct version *n, const char *etags)
 {
+    char etag[sizeof n->etag + 2];
+    snprintf(etag, sizeof etag, "\"%s\"", n->etag);
+    return strstr(etags, etag) != NULL;
+}
+
+struct version *versions_find(struct versions *v, const char *etags)
+{
+    struct version *n = NULL;
     pthread_mutex_lock(&v->lock);
-    struct version *b = n->before;
-    if (b)
-        atomic_fetch_add(&b->users, 1);
+    if (v->newest && (!strcmp(etags, "*") || is_named(v->newest, etags)))
+        n = version_share(v->newest);
+    else if (v->held && is_named(v->held, etags))
+        n = version_share(v->held);
+    pthread_mutex_unlock(&v->lock);
+    return n;
+}
+
+/* ---- the held one ---- */
+
+/* 1: no request uses it. Under the lock. */
+static int is_idle(const struct versions *v)
+{
+    const struct version *n = v->newest;
+    const int own = 1 + (v->held == n) + (n && n->before == v->held);
+    return atomic_load(&v->held->users) == own;
+}
+
+/* Takes both out of *v, for the caller to free without the lock. */
+static void forget_held(struct versions *v, struct version *out[2])
+{
+    out[0] = v->held;
+    out[1] = v->held_base;
+    v->held = v->held_base = NULL;
+}
+
+static int has_expired(const struct versions *v)
+{
+    return v->held && is_idle(v) && clock_s() > v->held_until_s;
+}
+
+void versions_expire(struct versions *v)
+{
+    struct version *old[2] = { NULL, NULL };
+    pthread_mutex_lock(&v->lock);
+    if (has_expired(v))
+        forget_held(v, old);
+    pthread_mutex_unlock(&v->lock);
+    version_free(old[0]);
+    version_free(old[1]);
+}
+
+struct version *versions_hold(struct versions *v, int64_t after)
+{
+    struct version *old[2] = { NULL, NULL }, *n = NULL;
+    pthread_mutex_lock(&v->lock);
+    if (has_expired(v))
+        forget_held(v, old);
+    const int is_read = v->held && v->held->step == after && is_idle(v);
+    if (v->held && v->held->step > after) {
+        n = v->held;
+    } else if (v->newest && v->newest->step > after) {
+        n = v->newest;
+        if (is_read)
+            forget_held(v, old);
+        if (is_read && v->keeps_before) {
+            v->held_base = old[0];
+            old[0] = NULL;
+        }
+        v->held = v->held ? v->held : version_share(n);
+    }
+    if (n)
+        version_share(n);
+    if (v->held && (n == v->held || v->held->step == after)) /* it is read next, or was read last */
+        v->held_until_s = clock_s() + v->hold_s;
+    pthread_mutex_unlock(&v->lock);
+    version_free(old[0]);
+    version_free(old[1]);
+    return n;
+}
+
+struct version *versions_base(struct versions *v, const struct version *n, int64_t step)
+{
+    struct version *b = NULL;
+    pthread_mutex_lock(&v->lock);
+    struct version *const may[] = { n->before, v->held_base, v->held };
+    for (size_t i = 0; v->keeps_before && !b && i < sizeof may / sizeof *may; i++)
+        if (may[i] && may[i]->step == step && step < n->step)
+            b = version_share(may[i]);
     pthread_mutex_unlock(&v->lock);
     return b;
 }
+
+/* ---- */
 
 struct version *versions_wait(struct versions *v, int64_t after, double timeout_s)
 {
@@ -253,7 +351,7 @@ struct version *versions_wait(struct versions *v, int64_t after, double timeout_
         if (pthread_cond_timedwait(&v->changed, &v->lock, &until))
             break;
     if (!v->stopped && v->newest && v->newest->step > after)
-        atomic_fetch_add(&(n = v->newest)->users, 1);
+        n = version_share(v->newest);
     pthread_mutex_unlock(&v->lock);
     return n;
 }

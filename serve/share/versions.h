@@ -1,5 +1,5 @@
-/* versions.h - the versions of a checkpoint that pshare serves: the newest one, and those before it while
- * requests use them. */
+/* versions.h - the versions of a checkpoint that pshare serves: the newest one, those before it while
+ * requests use them, and one that is held for a reader which is slower than the trainer. */
 #ifndef SHARDLINE_SERVE_SHARE_VERSIONS_H
 #define SHARDLINE_SERVE_SHARE_VERSIONS_H
 
@@ -28,8 +28,13 @@ struct versions {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct version *newest; /* a reference; NULL: none yet */
-    int keeps_before;       /* the newest version keeps the one before it, for deltas */
+    int keeps_before;       /* older versions stay for deltas: the one before the newest one, and held_base */
     int stopped;
+
+    /* A version that stays while a slow reader reads it; references, or NULL. */
+    struct version *held, *held_base; /* held_base: the version before it that a reader has */
+    double hold_s;                    /* so long behind the last request for it */
+    double held_until_s;
 };
 
 /* Without a version yet. ERR_MEMORY. */
@@ -41,14 +46,28 @@ void versions_close(struct versions *v);
 int version_open(struct version **out, const char *path, int64_t step, struct err *e);
 /* Gives up a reference. NULL is allowed. */
 void version_free(struct version *v);
+/* One more reference to v; returns it. Any thread. */
+struct version *version_share(struct version *v);
 /* Makes n the newest version, which belongs to v from then on. ERR_USAGE, and n is freed: its step is not
  * above that of the newest one. */
 int versions_add(struct versions *v, struct version *n, struct err *e);
 /* The newest version, borrowed until versions_release; NULL: there is none. Any thread. */
 struct version *versions_acquire(struct versions *v);
 void versions_release(struct versions *v, struct version *n);
-/* The version before n, while n is the newest one (keeps_before), borrowed as n is; NULL: there is none. */
-struct version *versions_before(struct versions *v, const struct version *n);
+/* Whether a version has one of the ETags in a list, as in If-Match ("*": the newest one): the newest or the
+ * held one, borrowed; NULL: none has. Any thread. */
+struct version *versions_find(struct versions *v, const char *etags);
+/* A version with a step above `after`, borrowed, which stays until it is read: from now on, and while
+ * requests for it come at most hold_s apart, versions_find finds it. Several readers share it. The asker has
+ * read version `after`, which stays as what a delta may start from (keeps_before). While another reader reads
+ * one that is not newer than `after`, it is the newest one, and it is not held. NULL: there is none. Any
+ * thread. */
+struct version *versions_hold(struct versions *v, int64_t after);
+/* Drops what is held and is not read any more. Any thread. */
+void versions_expire(struct versions *v);
+/* The version of that step from which a delta to n may start (keeps_before), borrowed; NULL: there is none.
+ * Any thread. */
+struct version *versions_base(struct versions *v, const struct version *n, int64_t step);
 /* Waits until the newest version has a step above `after`, at most timeout_s seconds, and borrows it. NULL:
  * none came, or versions_stop was called. Any thread. */
 struct version *versions_wait(struct versions *v, int64_t after, double timeout_s);

@@ -84,8 +84,9 @@ static int parse(const struct taken *t, struct live_version *v)
     return ok;
 }
 
-int live_version_get(const char *url, int64_t after, int wait_s, const volatile sig_atomic_t *stop,
-                     struct live_version *v, struct err *e)
+/* query: of the request, with its "?"; or "". */
+static int ask(const char *url, const char *query, int wait_s, const volatile sig_atomic_t *stop,
+               struct live_version *v, struct err *e)
 {
     char at[4200], shown[4200], why[CURL_ERROR_SIZE];
     struct taken t = { .stop = stop };
@@ -95,9 +96,7 @@ int live_version_get(const char *url, int64_t after, int wait_s, const volatile 
     if (n > 4096)
         return err_set(e, ERR_USAGE, "%.60s…: the URL has %zu bytes, at most 4096 are taken",
                        url_shown(url, shown, sizeof shown), n);
-    int m = snprintf(at, sizeof at, "%.*s/version", (int)n, url);
-    if (after >= 0)
-        snprintf(at + m, sizeof at - (size_t)m, "?after=%lld&timeout=%d", (long long)after, wait_s);
+    snprintf(at, sizeof at, "%.*s/version%s", (int)n, url, query);
 
     url_shown(at, shown, sizeof shown);
     long status = get(at, wait_s + LATE_S, &t, why);
@@ -118,4 +117,22 @@ int live_version_get(const char *url, int64_t after, int wait_s, const volatile 
                                   "%s: the answer has no version and weights_digest: is a trainer's "
                                   "--publish, or pshare, at this address",
                                   shown);
+}
+
+int live_version_get(const char *url, int64_t after, int wait_s, const volatile sig_atomic_t *stop,
+                     struct live_version *v, struct err *e)
+{
+    char query[64] = "";
+    if (after >= 0)
+        snprintf(query, sizeof query, "?after=%lld&timeout=%d", (long long)after, wait_s);
+    return ask(url, query, wait_s, stop, v, e);
+}
+
+int live_version_hold(const char *url, int64_t after, const volatile sig_atomic_t *stop,
+                      struct live_version *v, struct err *e)
+{
+    char query[64] = "?hold=1";
+    if (after >= 0)
+        snprintf(query, sizeof query, "?after=%lld&timeout=0&hold=1", (long long)after);
+    return ask(url, query, 0, stop, v, e);
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/io.h"
 #include "serve/share/delta.h"
+#include "serve/share/delta_maker.h"
 #include "tests/test.h"
 
 #define BIG ((int64_t)9 << 20) /* three blocks, the last one shorter */
@@ -97,7 +98,7 @@ static void begin(void)
         weights[i] = (uint16_t)(i * 40503 + (i >> 7)); /* zstd finds nothing in it */
     open_version(&from, old_files, "{\"step\":1}", 2, 0);
     open_version(&to, new_files, "{\"step\":2,\"more\":1}", 3, 900);
-    int fd = delta_make(&from, &to, BIG, &n_delta, &e);
+    int fd = delta_make(&from, &to, BIG, NULL, &n_delta, &e);
     CHECK(fd >= 0);
     delta = malloc((size_t)n_delta);
     CHECK_INT(io_pread(fd, "a delta", delta, (size_t)n_delta, 0, &e), 0);
@@ -138,9 +139,9 @@ TEST(a_delta_that_would_not_be_smaller_is_not_made)
     struct err e = { 0 };
     int64_t n;
     begin();
-    CHECK_INT(delta_make(&from, &to, n_delta, &n, &e), -1);
+    CHECK_INT(delta_make(&from, &to, n_delta, NULL, &n, &e), -1);
     CHECK_INT(e.code, 0);
-    int fd = delta_make(&from, &to, n_delta + 1, &n, &e);
+    int fd = delta_make(&from, &to, n_delta + 1, NULL, &n, &e);
     CHECK(fd >= 0);
     CHECK_INT(n, n_delta);
     io_close(fd);
@@ -192,5 +193,50 @@ TEST(a_damaged_delta_and_one_of_other_files_are_errors)
     CHECK_INT(delta_apply(&none, delta, n_delta, &out, &e), -ERR_FORMAT);
     CHECK_HAS(e.text, "which the version before does not have");
     drop(&m);
+    end();
+}
+
+/* Asks until the delta has been made, or there is none. */
+static enum delta_answer ask(struct delta_maker *m, struct version *older, struct version *newer,
+                             struct share_file *f)
+{
+    enum delta_answer got;
+    while ((got = delta_maker_get(m, older->step, older, newer, 0.01, f)) == DELTA_LATER)
+        ;
+    return got;
+}
+
+TEST(a_delta_is_made_beside_requests_which_are_told_to_come_again)
+{
+    struct err e = { 0 };
+    struct delta_maker *m = NULL;
+    struct share_file f = { .fd = -1 };
+    begin();
+    from.step = 1;
+    to.step = 2;
+    atomic_store(&from.users, 5); /* files of the test, which version_free is not to free */
+    atomic_store(&to.users, 5);
+    snprintf(to.etag, sizeof to.etag, "2-x");
+    snprintf(from.etag, sizeof from.etag, "1-x");
+    CHECK_INT(delta_maker_open(&m, &e), 0);
+    CHECK_INT(delta_maker_get(m, 1, NULL, &to, 0, &f), DELTA_NONE);
+    CHECK_INT(delta_maker_get(m, 1, &from, &to, 0, &f), DELTA_LATER);
+    CHECK_INT(delta_maker_get(m, 2, &to, &from, 0, &f), DELTA_LATER); /* one at a time */
+    CHECK_INT(ask(m, &from, &to, &f), DELTA_READY);
+    char *got = malloc((size_t)f.bytes);
+    CHECK_INT(f.bytes, n_delta);
+    CHECK_INT(io_pread(f.fd, "a delta", got, (size_t)f.bytes, 0, &e), 0);
+    CHECK_SAME(got, delta, (size_t)n_delta);
+    io_close(f.fd);
+    free(got);
+    CHECK_INT(delta_maker_get(m, 1, NULL, &to, 0, &f), DELTA_READY); /* it is kept */
+    io_close(f.fd);
+    CHECK_INT(ask(m, &to, &from, &f), DELTA_READY); /* until another one is asked for */
+    io_close(f.fd);
+    CHECK_INT(delta_maker_get(m, 1, NULL, &to, 0, &f), DELTA_NONE);
+    CHECK_INT(delta_maker_get(m, 1, &from, &to, 0, &f), DELTA_LATER);
+    delta_maker_close(m); /* in the middle */
+    CHECK_INT(atomic_load(&from.users), 5);
+    CHECK_INT(atomic_load(&to.users), 5);
     end();
 }

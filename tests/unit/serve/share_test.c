@@ -162,6 +162,104 @@ static void *wait_for_6(void *arg)
     return NULL;
 }
 
+/* 1: version `step` of digest n can be opened and read to its end by a reader that keeps to it. */
+static int can_be_read(const char *etag)
+{
+    struct err e = { 0 };
+    struct store *s = NULL;
+    struct store_info info;
+    char quoted[100], byte;
+    snprintf(quoted, sizeof quoted, "\"%s\"", etag);
+    CHECK_INT(store_open(&s, url, &e), 0);
+    store_keep_to(s, quoted);
+    int rc = store_stat(s, "manifest.json", &info, &e);
+    if (rc > 0)
+        rc = store_read(s, "manifest.json", &info, 0, 1, &byte, &e);
+    store_close(s);
+    return rc >= 0;
+}
+
+/* Waits until the server has sent its last answer, which has the held version until then. */
+static void await_idle(void)
+{
+    while (atomic_load(&versions.held->users) > 1)
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+}
+
+TEST(a_version_that_a_slow_reader_asked_for_stays_until_it_is_read)
+{
+    struct err e = { 0 };
+    struct live_version first, next;
+    char etag[2][80];
+    begin();
+    versions.hold_s = 1000;
+    publish("step-5", 5, 2);
+    CHECK_INT(live_version_hold(url, -1, NULL, &first, &e), 1);
+    publish("step-6", 6, 3);
+    publish("step-7", 7, 2);
+    snprintf(etag[0], sizeof etag[0], "5-%s", first.digest);
+    CHECK(can_be_read(etag[0]));
+    CHECK_INT(live_version_hold(url, 4, NULL, &next, &e), 1);
+    CHECK_INT(next.version, 5); /* a second reader shares it */
+    CHECK_INT(live_version_get(url, -1, 0, NULL, &next, &e), 1);
+    CHECK_INT(next.version, 7); /* others have the newest one */
+
+    CHECK_INT(live_version_hold(url, 6, NULL, &next, &e), 1);
+    CHECK_INT(next.version, 7);
+    CHECK(can_be_read(etag[0])); /* which was not given up for a reader that is ahead */
+    await_idle();
+    CHECK_INT(live_version_hold(url, 5, NULL, &next, &e), 1);
+    CHECK_INT(next.version, 7);
+    publish("step-8", 8, 3);
+    snprintf(etag[1], sizeof etag[1], "7-%s", next.digest);
+    CHECK(can_be_read(etag[1]));
+    CHECK(!can_be_read(etag[0]));
+    end();
+}
+
+TEST(a_held_version_goes_when_nobody_reads_it_any_more)
+{
+    struct err e = { 0 };
+    struct live_version v;
+    char etag[80];
+    begin();
+    versions.hold_s = 0;
+    publish("step-5", 5, 2);
+    CHECK_INT(live_version_hold(url, -1, NULL, &v, &e), 1);
+    snprintf(etag, sizeof etag, "5-%s", v.digest);
+    struct version *reader = versions_acquire(&versions);
+    publish("step-6", 6, 3);
+    CHECK(can_be_read(etag));
+    versions_release(&versions, reader);
+    await_idle();
+    versions_expire(&versions);
+    CHECK(!can_be_read(etag));
+    end();
+}
+
+TEST(deltas_start_from_the_version_that_a_reader_took_last)
+{
+    struct err e = { 0 };
+    struct live_version v;
+    begin();
+    versions.keeps_before = 1;
+    publish("step-5", 5, 2);
+    CHECK_INT(live_version_hold(url, -1, NULL, &v, &e), 1);
+    for (int step = 6; step < 9; step++)
+        publish("step-6", step, 2 + step % 2);
+    struct version *held = versions_hold(&versions, 5), *base = versions_base(&versions, held, 5);
+    CHECK_INT(held->step, 8);
+    CHECK(base != NULL && base->step == 5);
+    CHECK(versions_base(&versions, held, 6) == NULL);
+    versions_release(&versions, base);
+    publish("step-6", 9, 2);
+    base = versions_base(&versions, held, 5);
+    CHECK(base != NULL && base->step == 5);
+    versions_release(&versions, base);
+    versions_release(&versions, held);
+    end();
+}
+
 TEST(a_wait_ends_with_the_next_version_with_its_time_or_with_the_server)
 {
     struct version *got = NULL;
