@@ -212,30 +212,37 @@ static int output_waits(void)
     return poll(out, 2, 0) < 2;
 }
 
-/* What signals have said: the user's request to stop the job, and a rank's word. */
+/* A set of ranks. */
+struct job {
+    pid_t pid; /* of mpirun; 0: none */
+    int ranks, turn;
+    int had;           /* 1: ranks were seen */
+    int told;          /* why it fails is known: the line is printed, or the user wants it */
+    int64_t lost_ns;   /* since when mpirun has not noticed that the ranks have exited; 0: it has */
+    int lost;          /* 1: it never did, and `status` is that of the ranks */
+    int ended, status; /* 1: mpirun has exited, with this status */
+};
+
+/* What signals have said: the user's request to stop the job. */
 struct heard {
     int64_t since_ns; /* of the first request; 0: none */
     int due;          /* the ranks do not have it yet */
-    int told;         /* why the job fails is known: the line is printed, or the user wants it */
-    int64_t lost_ns;  /* since when mpirun has not noticed that the ranks have exited; 0: it has */
-    int lost;         /* it never did … */
-    int status;       /* … and they had this status */
     int forced;       /* a second request has ended mpirun */
     int had_terminal; /* at the start */
 };
 
 /* Handles a signal. The first request is for the ranks; a second one, a second later or typed by hand, for
  * mpirun. An mpirun whose ranks have exited gets no SIGTERM: it is ending, and Open MPI 4.1 crashes of it.
- * exited: all ranks have; waits: mpirun stays only for a reader of its output. */
-static void take_signal(struct heard *q, const siginfo_t *sig, pid_t mpirun, int64_t now, int exited,
-                        int waits)
+ * exited: all ranks have; mpirun is ended then where it stays only for a reader of its output. */
+static void take_signal(struct heard *q, const siginfo_t *sig, struct job *job, int64_t now, int exited)
 {
     const int by_hand = sig->si_code == SI_KERNEL; /* the terminal sent it (Ctrl-C), no process */
     if (!q->since_ns || sig->si_signo == SIGUSR1)
         q->due = 1;
-    else if ((by_hand || now - q->since_ns > SECOND_NS) && (!exited || waits)) {
-        kill(mpirun, exited ? SIGKILL : SIGTERM);
-        q->told = q->forced = 1;
+    else if ((by_hand || now - q->since_ns > SECOND_NS) && (!exited || output_waits())) {
+        if (!job->ended)
+            kill(job->pid, exited ? SIGKILL : SIGTERM);
+        job->told = q->forced = 1;
     }
     q->since_ns = q->since_ns ? q->since_ns : now;
 }
@@ -269,12 +276,6 @@ static int is_from_terminal(const siginfo_t *info, const struct heard *q)
     return info->si_code == SI_KERNEL || (q->had_terminal && !has_terminal());
 }
 
-/* The first process of a job. */
-struct job {
-    pid_t pid; /* of mpirun; 0: none */
-    int ranks, turn;
-    int ended, status; /* 1: mpirun has exited, with this status */
-};
 struct launcher {
     const struct launch_keeper *k; /* or NULL */
     char **argv;                   /* of the user */
@@ -353,7 +354,7 @@ static void reap(struct launcher *l)
         struct job *j = p == l->job.pid ? &l->job : p == l->early.pid ? &l->early : NULL;
         if (j) {
             j->ended = 1;
-            j->status = exit_status(status);
+            j->status = j->lost ? j->status : exit_status(status);
         } else if (l->k && l->k->ended) {
             l->k->ended(l->k->ctx, (long)p);
         }
@@ -390,29 +391,52 @@ static void see_early_off(struct launcher *l)
 static void start_early(struct launcher *l)
 {
     struct launch_next n = { 0 };
-    if ((l->early.pid && !l->early.ended) || !l->k || !l->k->early || !l->k->early(l->k->ctx, &n))
+    if (l->job.ended || (l->early.pid && !l->early.ended) || !l->k || !l->k->early ||
+        !l->k->early(l->k->ctx, &n))
         return;
     start_job(l, &n, &l->early); /* where it fails, they are started at their turn */
 }
 
 /* mpirun may miss that its ranks have exited: after LOST_S seconds it is ended, and their status counts. */
-static void look_for_lost(struct launcher *l, const struct started *s, int is_lost, int64_t now)
+static void look_for_lost(struct job *j, const struct started *s, int is_lost, int64_t now)
 {
-    struct heard *q = &l->heard;
     if (!is_lost)
-        q->lost_ns = 0;
-    else if (!q->lost_ns)
-        q->lost_ns = now;
-    if (!q->lost_ns || now - q->lost_ns <= LOST_S * SECOND_NS)
+        j->lost_ns = 0;
+    else if (!j->lost_ns)
+        j->lost_ns = now;
+    if (!j->lost_ns || now - j->lost_ns <= LOST_S * SECOND_NS)
         return;
-    kill(l->job.pid, SIGKILL);
-    q->lost_ns = 0;
-    q->lost = s->all == l->job.ranks; /* else it has waited for some, and their status is not known */
-    q->status = s->status;
-    if (!q->lost || q->status) {
+    kill(j->pid, SIGKILL);
+    j->lost_ns = 0;
+    j->lost = s->all == j->ranks; /* else it has waited for some, and their status is not known */
+    j->status = s->status;
+    if (!j->lost || j->status) {
         fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
-        q->told = 1;
+        j->told = 1;
     }
+}
+
+/* Looks at the ranks of a job. 1: all have exited. */
+static int look_at_job(struct job *j, struct started *s, int64_t now)
+{
+    *s = started_by(j->pid);
+    const int exited = all_exited(s, &j->had);
+    look_for_lost(j, s, exited && !output_waits(), now);
+    return exited;
+}
+
+/* Handles a signal that was taken; also one that came when the job had ended: it is for the next one. */
+static void handle(struct launcher *l, int sig, const siginfo_t *info, int64_t now, int exited)
+{
+    const struct launch_keeper *k = l->k;
+    if (sig == LEASH_TOLD) /* a rank of either job */
+        l->job.told = l->early.told = 1;
+    else if (sig == SIGHUP && k && k->hangup && !is_from_terminal(info, &l->heard))
+        k->hangup(k->ctx);
+    else if (sig == LEASH_ASKED)
+        start_early(l);
+    else if (sig > 0 && sig != SIGCHLD)
+        take_signal(&l->heard, info, &l->job, now, exited);
 }
 
 /* Waits until the job's mpirun exits; returns its exit status. */
@@ -420,30 +444,25 @@ static int wait_for(struct launcher *l)
 {
     static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 };
     const struct launch_keeper *k = l->k;
-    struct heard *q = &l->heard;
-    for (int had = 0;;) {
+    struct started s = { 0 }, early;
+    for (;;) {
         siginfo_t info = { 0 };
         int sig = 0;
         reap(l);
+        if (k && k->tick)
+            k->tick(k->ctx);
         if (!l->job.ended)
-            sig = sigtimedwait(&l->set, &info, q->due ? &soon : &second);
-        q->told |= sig == LEASH_TOLD;
+            sig = sigtimedwait(&l->set, &info, l->heard.due ? &soon : &second);
         reap(l);
-        if (l->job.ended)
-            return q->lost ? q->status : l->job.status;
 
         const int64_t now = clock_ns();
-        const struct started s = started_by(l->job.pid);
-        const int exited = all_exited(&s, &had), waits = exited && output_waits();
-        look_for_lost(l, &s, exited && !waits, now);
-
-        if (sig == SIGHUP && k && k->hangup && !is_from_terminal(&info, q))
-            k->hangup(k->ctx);
-        else if (sig == LEASH_ASKED)
-            start_early(l);
-        else if (sig > 0 && sig != SIGCHLD && sig != LEASH_TOLD)
-            take_signal(q, &info, l->job.pid, now, exited, waits);
-        send_request(q, &s, l->job.ranks, l->job.pid, now);
+        const int exited = l->job.ended || look_at_job(&l->job, &s, now);
+        if (l->early.pid && !l->early.ended)
+            look_at_job(&l->early, &early, now);
+        handle(l, sig, &info, now, exited);
+        if (l->job.ended)
+            return l->job.status;
+        send_request(&l->heard, &s, l->job.ranks, l->job.pid, now);
     }
 }
 
@@ -466,16 +485,17 @@ static void take_signals(sigset_t *set, sigset_t *before)
 
 /* Prints a line where a job failed and no rank has said why; not where a job that was asked to stop was ended
  * by a signal. */
-static void report_silence(struct heard *q, int status, int ranks)
+static void report_silence(const struct heard *q, struct job *job)
 {
     static const struct timespec now = { 0 };
     const char *name = program_invocation_short_name;
+    const int status = job->status;
     sigset_t told;
 
     sigemptyset(&told);
     sigaddset(&told, LEASH_TOLD);
-    q->told |= sigtimedwait(&told, NULL, &now) == LEASH_TOLD;
-    if (!launch_is_failure(status) || q->told || (q->since_ns && status > 128))
+    job->told |= sigtimedwait(&told, NULL, &now) == LEASH_TOLD;
+    if (!launch_is_failure(status) || job->told || (q->since_ns && status > 128))
         return;
     if (status > 128)
         fprintf(stderr, "%s: a rank was ended by signal %d (%s) before it could say why\n", name,
@@ -485,7 +505,7 @@ static void report_silence(struct heard *q, int status, int ranks)
             stderr,
             "%s: mpirun ended with status %d and no rank has said why: start `mpirun -n %d %s …` to see its "
             "messages\n",
-            name, status, ranks, name);
+            name, status, job->ranks, name);
 }
 
 /* The job that follows: the early one, or one that is started now. */
@@ -515,9 +535,7 @@ static int start(int ranks, char **argv, const struct launch_keeper *k, struct e
     while (start_next(&l, &next) == 0) {
         const int status = wait_for(&l);
         reap_left_over(&l);
-        report_silence(q, status, l.job.ranks);
-        q->told = q->lost = 0;
-        q->lost_ns = 0;
+        report_silence(q, &l.job);
         if (!k || !k->next(k->ctx, status, (q->since_ns != 0) + q->forced, &next)) {
             see_early_off(&l);
             fflush(NULL);
@@ -530,6 +548,8 @@ static int start(int ranks, char **argv, const struct launch_keeper *k, struct e
         }
     }
     err_sys(e, "cannot start %d ranks with mpirun (is openmpi-bin installed)", next.ranks);
+    see_early_off(&l);
+    signal(LEASH_ASKED, SIG_IGN); /* one that is pending would end this process without the line */
     sigprocmask(SIG_SETMASK, &l.before, NULL);
     return -e->code;
 }

@@ -29,8 +29,11 @@ struct launch_keeper {
     /* A rank has called leash_ask(). 1: *n is started beside the job; launch_turn() tells its ranks that they
      * wait. There are never two such sets of ranks. NULL: does nothing. */
     int (*early)(void *ctx, struct launch_next *n);
-    /* A child that launch has not started has ended. NULL: does nothing. */
+    /* A child that launch has not started has ended. Starts none. NULL: does nothing. */
     void (*ended)(void *ctx, long pid);
+    /* While a job runs, after a child has ended and at least once a second: may start children. NULL: does
+     * nothing. */
+    void (*tick)(void *ctx);
     /* A process sent SIGHUP. NULL: that asks to stop, as it does when the terminal of the start is gone: then
      * the kernel sends it, or the shell. */
     void (*hangup)(void *ctx);

@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,12 +53,17 @@ static int start(struct note *note, int m, struct err *e)
         return err_sys(e, "cannot start the keeper of machine %d", m);
     if (pid == 0)
         keep(self);
-    note->keeper[m] = pid;
     for (int i = 0; i < 1000; i++) {
-        if (keeper_is_at(pid))
+        if (keeper_is_at(pid)) {
+            note->keeper[m] = pid;
             return 0;
+        }
+        if (waitpid(pid, NULL, WNOHANG) == pid)
+            return err_set(e, ERR_MEMORY, "the keeper of machine %d ended when it was started", m);
         nanosleep(&nap, NULL);
     }
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
     return err_set(e, ERR_MEMORY, "the keeper of machine %d does not answer", m);
 }
 
@@ -68,6 +74,14 @@ int machines_count(int64_t ranks, int64_t per_machine, struct err *e)
         return err_set(e, ERR_USAGE, "%lld machines: state in memory is copied among %d at most",
                        (long long)n, NOTE_MACHINES);
     return (int)n;
+}
+
+int machines_lack(const struct note *note)
+{
+    int lack = 0;
+    for (int m = 0; m < note->n_machines && note->n_machines > 1; m++)
+        lack += !note->keeper[m];
+    return lack;
 }
 
 int machines_start(struct note *note, int n, struct err *e)
@@ -243,6 +257,9 @@ int machines_spread(struct note *note, const struct ranks *ranks, int per_machin
     if (note)
         memcpy(keeper, note->keeper, sizeof keeper);
     TRY(comm_broadcast(all, keeper, sizeof keeper, 0, e));
+    for (int i = 0; i < machines; i++)
+        if (!keeper[i])
+            return err_set(e, ERR_FILE, "machine %d has no keeper", i);
     set_path(path, (long)keeper[m], step);
     if (leads)
         rc = memory_begin(path, e);

@@ -14,6 +14,8 @@ int machines_count(int64_t ranks, int64_t per_machine, struct err *e);
 /* ---- the first process ---- */
 /* Starts the keepers of n machines (NOTE_MACHINES at most) that are not there. ERR_MEMORY: no process. */
 int machines_start(struct note *note, int n, struct err *e);
+/* How many of them were not started, or have ended (keeper[m] is 0). */
+int machines_lack(const struct note *note);
 /* The step of the newest set that this process keeps, or of which the keepers have all files: it is put
  * together here. -1: none. */
 int64_t machines_collect(const struct note *note);

@@ -137,7 +137,8 @@ int relayout_is_asked(struct relayout *x)
         return 0;
     x->takes = read_wish(x);
     layout_args(&x->wish, args);
-    x->turn = x->takes ? turn_ask(x->note, args, x->w->at.step + 1) : 0;
+    /* a device's memory is free only when the ranks that have it are gone */
+    x->turn = x->takes && !x->ranks->dev->memory ? turn_ask(x->note, args, x->w->at.step + 1) : 0;
     x->alone = x->note->n_machines < 2 && machines_count(x->wish.ranks, x->wish.ranks_per_node, &ignored) < 2;
     return 1;
 }

@@ -42,10 +42,13 @@ struct supervisor {
     int unproven;       /* the layout is new, and no step is done in it */
     int64_t changed_at; /* the last step before it */
     int tries;          /* failures since a newer state */
+    int keeper_tries;   /* starts of keepers that ended before a step was done */
+    int64_t keeper_at;  /* the last finished step when they were started */
     struct words words; /* of the job that is started */
     struct early {
         int64_t turn, step;
-        int waits; /* 1: they were started */
+        int waits;  /* 1: they were started */
+        int is_job; /* 1: they are the job that runs */
         char args[LAYOUT_ARGS_BYTES];
         struct words words;
     } early;
@@ -132,6 +135,8 @@ static void make_more(struct supervisor *k, struct launch_next *n)
     } /* else the run begins as it did */
     w->more[w->n] = NULL;
     k->since = kept > saved ? kept : saved;
+    k->early.is_job = 0;
+    k->keeper_tries = 0;
     if (k->note && start_machines(k, &e) < 0)
         fprintf(stderr, "%s\n", e.text);
     *n = (struct launch_next){ k->ranks[0], w->more, 0 };
@@ -171,6 +176,7 @@ static void take_early(struct supervisor *k, struct launch_next *n)
         return;
     }
     x->waits = 0;
+    x->is_job = 1;
     n->turn = (int)x->turn;
     turn_pass(note, x->turn);
 }
@@ -208,6 +214,17 @@ static int take_back(struct supervisor *k, int status, struct launch_next *n)
     return 1;
 }
 
+/* Ranks of a new layout that were started early may have failed for want of what the old ones had. */
+static int start_in_turn(struct supervisor *k, int status, struct launch_next *n)
+{
+    fprintf(stderr,
+            "the ranks that started early ended with status %d before their first step: started again\n",
+            status);
+    k->note->resumed = 1;
+    make_more(k, n);
+    return 1;
+}
+
 static int next(void *ctx, int status, int stopped, struct launch_next *n)
 {
     struct supervisor *k = ctx;
@@ -220,6 +237,8 @@ static int next(void *ctx, int status, int stopped, struct launch_next *n)
         turn_call_off(k->note, atomic_load(&k->note->asked));
     if (k->unproven && atomic_load(&k->note->step) > k->changed_at)
         k->unproven = 0;
+    if (k->unproven && k->early.is_job && status && stopped < 2)
+        return start_in_turn(k, status, n);
     if (k->unproven && status && !stopped)
         return take_back(k, status, n);
     if (newest(k) > k->since)
@@ -236,14 +255,33 @@ static int next(void *ctx, int status, int stopped, struct launch_next *n)
     return 1;
 }
 
-/* Starts a killed keeper again. It gets copies with the next set. */
 static void ended(void *ctx, long pid)
 {
     struct supervisor *k = ctx;
-    struct err e;
     for (int m = 0; k->note && m < k->note->n_machines; m++)
-        if (k->note->keeper[m] == pid && start_machines(k, &e) < 0)
-            fprintf(stderr, "%s\n", e.text);
+        if (k->note->keeper[m] == pid) {
+            k->note->keeper[m] = 0;
+            if (atomic_load(&k->note->step) > k->keeper_at)
+                k->keeper_tries = 0;
+        }
+}
+
+/* Starts keepers that have ended again. They get copies with the next set. */
+static void tick(void *ctx)
+{
+    struct supervisor *k = ctx;
+    struct err ignored;
+    if (!k->note || k->keeper_tries > KEPT_TRIES || !machines_lack(k->note))
+        return;
+    if (k->keeper_tries++ < KEPT_TRIES) {
+        k->keeper_at = atomic_load(&k->note->step);
+        start_machines(k, &ignored);
+    }
+    if (k->keeper_tries > KEPT_TRIES)
+        fprintf(stderr,
+                "keepers of machines ended %d times at once: none is started, and no state kept, until ranks "
+                "start again\n",
+                KEPT_TRIES);
 }
 
 static void hangup(void *ctx)
@@ -259,7 +297,7 @@ int supervisor_open(struct launch_keeper *out, const struct train_opts *o, int r
     int rc = 0;
     k.o = o;
     k.since = newest_saved(&k);
-    *out = (struct launch_keeper){ next, early, ended, o->layout_file ? hangup : NULL, &k };
+    *out = (struct launch_keeper){ next, early, ended, tick, o->layout_file ? hangup : NULL, &k };
     if (!o->memory_every && !o->layout_file)
         return 0;
     TRY(relay_make(&page, sizeof *k.note, e));

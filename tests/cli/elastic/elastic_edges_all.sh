@@ -37,13 +37,16 @@ kill -9 $(keepers)
 two_keepers() { [ "$(keepers | wc -l)" = 2 ]; }
 claim "keepers that are killed are started again" until_so two_keepers
 
-# mpirun of the new ranks ends before their first step: back to the old layout, until SIGHUP
-early() { pgrep -n -P $job -x mpirun | grep -vx "$first"; }
-first=$(pgrep -P $job -x mpirun)
+# mpirun of the new ranks ends before their first step, of those that start early and of those in their turn: back to the
+# old layout, until SIGHUP
 wish 'ranks = 2' 'tp = 2'
-until_so early >/dev/null
-kill -9 "$(early)"
-claim "a layout whose ranks die gives way" saw "back to the old one"
+kill_new() {
+    local p
+    for p in $(pgrep -P $job -f '^mpirun .* --tp=2 '); do kill -9 "$p"; done
+    said "back to the old one"
+}
+claim "a layout whose ranks die gives way" until_so kill_new
+claim "when they have died twice" said "before their first step: started again"
 kill -HUP $job
 claim "SIGHUP tries it once more" saw "-> 2 ranks, tp 2 at step"
 
