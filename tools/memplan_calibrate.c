@@ -79,7 +79,7 @@ static int measure_layouts(struct cluster *c, const struct memplan_calibration *
                 (a->micro && dp > 1))
                 continue;
             for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
-                struct lab_shape s = { cfg, tp, seqs, a->seq_len, dt };
+                struct lab_shape s = { cfg, tp, seqs, a->seq_len, dt, tp * dp };
                 TRY(lab_measure(c, &s, tp * dp == 1, e));
             }
         }

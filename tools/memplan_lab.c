@@ -1,5 +1,5 @@
 /* memplan_lab.c - see memplan_lab.h. A turn is a step of two layers, the embedding, the head and an update;
- * every call is timed by itself, and the median of its turns counts. */
+ * every call is timed by itself, and the mean of its turns counts, but for what others disturbed. */
 #include "tools/memplan_lab.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include "kernels/kernels.h"
 
-enum { TURNS = 3, LAYERS = 2, MOST_CALLS = 64, MOST_SAMPLES = 4 * TURNS * LAYERS };
+enum { TURNS = 3, LAYERS = 2, MOST_CALLS = 64, MOST_SAMPLES = 16 * TURNS * LAYERS };
 /* Threads wait until all of them have been started, or one could not be. */
 struct gate {
     pthread_mutex_t lock;
@@ -61,8 +61,10 @@ struct lab {
     int32_t *ids;
     int threads, counts;
     struct call call[MOST_CALLS];
-    int n_calls, lost; /* lost: calls of more than MOST_CALLS shapes */
-    struct gate *gate; /* of labs that run together; NULL: this one is alone */
+    int n_calls, lost;        /* lost: calls of more than MOST_CALLS shapes */
+    struct gate *gate;        /* of labs that run together; NULL: this one is alone */
+    pthread_barrier_t *group; /* of labs that sum what they compute; NULL: there is none */
+    double at_once;           /* labs, where they are more than the cores; else 0 */
 };
 
 /* ---- timing ---- */
@@ -73,21 +75,11 @@ static double clock_of(clockid_t id)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Processor time, so that other programs disturb little: of the calling thread, which polls for a moment for
- * the others of its pool; and of all of them. */
-struct moment {
-    double thread, process;
-};
-static struct moment now(const struct lab *l)
+/* Of one thread processor time, so that other programs disturb little; of several the time on the clock: they
+ * wait for each other, some of it asleep. */
+static double now(const struct lab *l)
 {
-    return (struct moment){ clock_of(CLOCK_THREAD_CPUTIME_ID),
-                            l->threads > 1 ? clock_of(CLOCK_PROCESS_CPUTIME_ID) : 0 };
-}
-static double since(const struct lab *l, struct moment begin)
-{
-    struct moment end = now(l);
-    double own = end.thread - begin.thread, mean = (end.process - begin.process) / l->threads;
-    return own > mean ? own : mean;
+    return clock_of(l->threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID);
 }
 
 static void record(struct lab *l, enum sim_op name, const int64_t shape[3], double s)
@@ -97,7 +89,8 @@ static void record(struct lab *l, enum sim_op name, const int64_t shape[3], doub
                              .rows = (double)shape[0],
                              .cols = (double)shape[1],
                              .other = (double)shape[2],
-                             .seq_len = (double)l->s.seq_len };
+                             .seq_len = (double)l->s.seq_len,
+                             .at_once = l->at_once };
     int i = 0;
     while (i < l->n_calls && memcmp(&l->call[i].op, &op, sizeof op))
         i++;
@@ -117,9 +110,9 @@ static void record(struct lab *l, enum sim_op name, const int64_t shape[3], doub
 /* A call of a kernel, timed. */
 #define TIMED(l, name, rows, cols, other, ...) \
     do { \
-        struct moment begin_ = now(l); \
+        double begin_ = now(l); \
         __VA_ARGS__; \
-        record(l, SIM_OP_##name, (int64_t[3]){ rows, cols, other }, since(l, begin_)); \
+        record(l, SIM_OP_##name, (int64_t[3]){ rows, cols, other }, now(l) - begin_); \
     } while (0)
 
 /* ---- memory ---- */
@@ -342,8 +335,16 @@ static void product(struct lab *l, float *to, void *x, const struct panels *w)
     TIMED(l, linear, l->T, w->n, w->k, KERNEL(l->d, linear, rows(l, to, DT_F32, w->n), own(l, x, w->k), w));
 }
 
+/* Where ranks of tp sum, they wait for each other: the next kernel finds in the caches what others left. */
+static void sum_over_tp(struct lab *l)
+{
+    if (l->group)
+        pthread_barrier_wait(l->group);
+}
+
 static void residual(struct lab *l, struct lab_layer *y)
 {
+    sum_over_tp(l);
     TIMED(l, copy, l->T, l->h, 0, dev_copy(l->d, l->top, y->x, (size_t)(l->T * l->h) * dtype_size(l->s.dt)));
     TIMED(l, add_rounded, l->T, l->h, l->h,
           KERNEL(l->d, add_rounded, own(l, l->top, l->h), rows(l, l->sum_rows, DT_F32, l->h)));
@@ -410,6 +411,7 @@ static void mlp_backward(struct lab *l, struct lab_layer *y)
     for (int i = 0; i < 2; i++)
         weight_sum(l, &y->m[W_GATE + i], part[i], h);
     back(l, l->sum_rows, 2, part, &y->m[W_GATE], leaves);
+    sum_over_tp(l);
     norm_back(l, y, NORM_B);
 }
 
@@ -436,6 +438,7 @@ static void attention_backward(struct lab *l, struct lab_layer *y)
     for (int i = 0; i < 3; i++)
         weight_sum(l, &y->m[W_Q + i], part[i], h);
     back(l, l->sum_rows, 3, part, &y->m[W_Q], leaves);
+    sum_over_tp(l);
     norm_back(l, y, NORM_A);
 }
 
@@ -524,6 +527,7 @@ static void *turns(void *arg)
         return NULL;
     double params = (double)(l->vocab * l->h + LAYERS * l->layer[0].n_params);
     int n = 6 * (double)l->T * params > 1e11 ? TURNS - 1 : TURNS; /* of large shapes fewer */
+    n = l->at_once > 0 ? 1 : n;                                   /* and many labs have samples enough */
     for (int i = -1; i < n; i++) {
         if (l->gate)
             pthread_barrier_wait(&l->gate->together);
@@ -542,11 +546,20 @@ static int by_value(const void *x, const void *y)
 static int is_same(const struct cluster_op *a, const struct cluster_op *b)
 {
     return a->name == b->name && a->dtype == b->dtype && a->rows == b->rows && a->cols == b->cols &&
-           a->other == b->other && a->seq_len == b->seq_len;
+           a->other == b->other && a->seq_len == b->seq_len && a->at_once == b->at_once;
 }
 
-/* at: the member of cluster_op that these times are. Of several threads' the lower quartile: where another
- * program takes a core, all of them wait. */
+/* A step takes the sum of its calls, so their mean; a call that another program disturbed counts twice the
+ * median. */
+static double mean_of(const double *sorted, int n)
+{
+    double sum = 0, most = 2 * sorted[(n - 1) / 2];
+    for (int i = 0; i < n; i++)
+        sum += sorted[i] < most ? sorted[i] : most;
+    return sum / n;
+}
+
+/* at: the member of cluster_op that these times are. */
 static int keep(struct cluster *c, struct lab *l, size_t at, struct err *e)
 {
     if (l->lost)
@@ -565,7 +578,7 @@ static int keep(struct cluster *c, struct lab *l, size_t at, struct err *e)
                            l->s.tp, CLUSTER_OPS);
         if (k == c->n_ops)
             c->op[c->n_ops++] = x->op;
-        double s = x->s[l->threads > 1 ? (x->n - 1) / 4 : (x->n - 1) / 2];
+        double s = mean_of(x->s, x->n);
         s = s > 1e-9 ? s : 1e-9; /* a coarse clock: a file holds no 0 */
         memcpy((char *)&c->op[k] + at, &s, sizeof s);
     }
@@ -580,17 +593,25 @@ static void join(struct lab *to, const struct lab *from)
             to->call[i].s[to->call[i].n++] = from->call[i].s[k];
 }
 
-/* n labs of one thread each at a time, or one of `threads`. */
-static int measure(struct cluster *c, const struct lab_shape *s, int n, int threads, size_t at, struct err *e)
+/* n labs of one thread each at a time, or one of `threads`. more: than the cores; each tp of them sum. */
+static int measure(struct cluster *c, const struct lab_shape *s, int n, int more, int threads, size_t at,
+                   struct err *e)
 {
+    int groups = more && s->tp > 1 && n % s->tp == 0 ? n / s->tp : 0;
     struct lab *l = calloc((size_t)n, sizeof *l);
     pthread_t *thread = calloc((size_t)n, sizeof *thread);
+    pthread_barrier_t *group = calloc((size_t)groups + 1, sizeof *group);
     struct gate gate = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, { { 0 } } };
-    int rc = l && thread ? 0 : err_set(e, ERR_MEMORY, "no memory to measure with %d threads", n), started = 1;
+    int rc = l && thread && group ? 0 : err_set(e, ERR_MEMORY, "no memory to measure with %d threads", n);
+    int started = 1;
     pthread_barrier_init(&gate.together, NULL, (unsigned)n);
+    for (int i = 0; group && i < groups; i++)
+        pthread_barrier_init(&group[i], NULL, (unsigned)s->tp);
     for (int i = 0; rc >= 0 && i < n; i++) {
         rc = open_lab(&l[i], s, threads, e);
         l[i].gate = n > 1 ? &gate : NULL;
+        l[i].group = groups ? &group[i / s->tp] : NULL;
+        l[i].at_once = more ? n : 0;
     }
     for (; rc >= 0 && started < n; started++)
         if (pthread_create(&thread[started], NULL, turns, &l[started])) {
@@ -608,6 +629,9 @@ static int measure(struct cluster *c, const struct lab_shape *s, int n, int thre
         rc = keep(c, l, at, e);
     for (int i = 0; l && i < n; i++)
         close_lab(&l[i]);
+    for (int i = 0; group && i < groups; i++)
+        pthread_barrier_destroy(&group[i]);
+    free(group);
     pthread_barrier_destroy(&gate.together);
     pthread_cond_destroy(&gate.changed);
     pthread_mutex_destroy(&gate.lock);
@@ -619,12 +643,13 @@ static int measure(struct cluster *c, const struct lab_shape *s, int n, int thre
 int lab_measure(struct cluster *c, const struct lab_shape *s, int alone, struct err *e)
 {
     enum { MOST_AT_ONCE = 16 }; /* each has layers of its own */
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), rc = 0;
-    TRY(measure(c, s, cores < MOST_AT_ONCE ? cores : MOST_AT_ONCE, 1, offsetof(struct cluster_op, seconds),
-                e));
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), more = s->ranks > cores, rc = 0;
+    int n = more ? s->ranks : cores;
+    n = n < MOST_AT_ONCE ? n : cores < MOST_AT_ONCE ? MOST_AT_ONCE / s->tp * s->tp : MOST_AT_ONCE;
+    TRY(measure(c, s, n, more, 1, offsetof(struct cluster_op, seconds), e));
     if (alone && cores > 1) {
-        TRY(measure(c, s, 1, 1, offsetof(struct cluster_op, alone_s), e));
-        TRY(measure(c, s, 1, cores, offsetof(struct cluster_op, all_s), e));
+        TRY(measure(c, s, 1, 0, 1, offsetof(struct cluster_op, alone_s), e));
+        TRY(measure(c, s, 1, 0, cores, offsetof(struct cluster_op, all_s), e));
     }
 out:
     return rc;

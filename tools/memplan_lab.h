@@ -4,6 +4,7 @@
 #ifndef SHARDLINE_TOOLS_MEMPLAN_LAB_H
 #define SHARDLINE_TOOLS_MEMPLAN_LAB_H
 
+#include "comm/comm.h"
 #include "model/model.h"
 #include "train/simulate/cluster.h"
 
@@ -13,6 +14,7 @@ struct lab_shape {
     int tp;
     int64_t seqs, seq_len;
     enum dtype dt;
+    int ranks; /* that compute at a time; more than the cores take turns, tp ranks at each of their sums */
 };
 /* Adds the kernels of this shape to c->op, or to those of this shape that are there. alone: one thread at a
  * time, and all threads together, are measured, too. ERR_MEMORY; ERR_USAGE: c->op is full; and
@@ -22,6 +24,9 @@ int lab_measure(struct cluster *c, const struct lab_shape *s, int alone, struct 
 /* Starts ranks of this program, which measure their collectives, and adds those to c->collective.
  * ERR_FILE: it cannot be started, or not all were measured or fit: none is added. */
 int lab_collectives(struct cluster *c, int ranks, struct err *e);
+/* On every rank: prints what a sum costs ranks that compute before it, a line for each group of 2, 4, ... of
+ * them. Collective. */
+int lab_waits(struct world *w, struct mem *mem, struct err *e);
 /* What such a rank does: it prints lines for lab_collectives(). Does not return where it starts ranks. */
 int lab_rank(int ranks, char **argv, struct err *e);
 

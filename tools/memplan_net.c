@@ -15,11 +15,12 @@
 
 enum { TURNS = 9, MOST = 32 << 20 };
 static const int64_t sizes[] = { 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, MOST };
-enum { N_SIZES = sizeof sizes / sizeof *sizes };
+enum { N_SIZES = sizeof sizes / sizeof *sizes, WITH_ONE = 2 };
+static const char *const names[] = { "all-reduce", "reduce-scatter", "gather" };
 
 /* ---- a rank ---- */
 struct net {
-    struct comm *c;
+    struct comm *c, *all;
     float *buffer, *shared;
 };
 
@@ -43,7 +44,7 @@ static int by_value(const void *x, const void *y)
 static int sample(const struct net *b, enum sim_collective kind, int64_t n, double *s, struct err *e)
 {
     int calls = n < 64 << 10 ? 20 : 2, rc = 0;
-    TRY(comm_barrier(b->c, e));
+    TRY(comm_barrier(b->all, e));
     double begin = clock_s();
     for (int i = 0; i < calls; i++)
         TRY(call(b, kind, n, e));
@@ -52,18 +53,32 @@ out:
     return rc;
 }
 
+static int measure_kind(const struct net *b, enum sim_collective kind, struct err *e)
+{
+    double s[TURNS];
+    int rc = 0;
+    for (int i = 0; i < N_SIZES; i++) {
+        for (int turn = -1; turn < TURNS; turn++) /* the first one warms up */
+            TRY(sample(b, kind, sizes[i] / 4, &s[turn < 0 ? 0 : turn], e));
+        qsort(s, TURNS, sizeof *s, by_value);
+        if (comm_rank(b->all) == 0)
+            printf("%s %d %lld %.9g\n", names[kind], comm_size(b->c), (long long)sizes[i],
+                   s[TURNS / 4]); /* others disturb upwards */
+    }
+out:
+    return rc;
+}
+
 static int measure(struct world *w, struct err *e)
 {
     const int axes[AXIS_COUNT] = { 1, 1, world_size(w), 1 };
-    static const char *const names[] = { "all-reduce", "reduce-scatter", "gather" };
     struct mesh m;
     struct net b = { 0 };
     void *shared = NULL;
-    double s[TURNS];
     int rc = mesh_open(&m, w, axes, e);
     if (rc < 0)
         return rc;
-    b.c = m.axis[AXIS_DP];
+    b.c = b.all = m.axis[AXIS_DP];
     b.buffer = comm_alloc(b.c, MEM_COMM, MOST);
     TRY(comm_alloc_shared(&shared, b.c, MEM_COMM, MOST, e));
     TRY(comm_agree(b.c, b.buffer ? 0 : err_set(e, ERR_MEMORY, "no memory for %d bytes on every rank", MOST),
@@ -71,14 +86,11 @@ static int measure(struct world *w, struct err *e)
     b.shared = shared;
     memset(b.buffer, 0, MOST);
     for (int kind = 0; kind < SIM_COLLECTIVES; kind++)
-        for (int i = 0; i < N_SIZES; i++) {
-            for (int turn = -1; turn < TURNS; turn++) /* the first one warms up */
-                TRY(sample(&b, (enum sim_collective)kind, sizes[i] / 4, &s[turn < 0 ? 0 : turn], e));
-            qsort(s, TURNS, sizeof *s, by_value);
-            if (world_rank(w) == 0)
-                printf("%s %d %lld %.9g\n", names[kind], world_size(w), (long long)sizes[i],
-                       s[TURNS / 4]); /* others disturb upwards */
-        }
+        TRY(measure_kind(&b, (enum sim_collective)kind, e));
+    b.c = m.axis[AXIS_TP]; /* of one, as every sum of a run with tp 1 or dp 1 */
+    if (world_size(w) == WITH_ONE)
+        TRY(measure_kind(&b, SIM_ALL_REDUCE, e));
+    b.c = b.all;
     rc = comm_free_shared(b.c, shared, e);
 out:
     comm_free(b.c, b.buffer);
@@ -94,6 +106,8 @@ int lab_rank(int ranks, char **argv, struct err *e)
     TRY(launch_ranks(ranks, argv, e));
     TRY(world_open(&w, "auto", 0, NULL, &mem, e));
     rc = measure(w, e);
+    if (rc >= 0)
+        rc = lab_waits(w, &mem, e);
     fflush(stdout);
     if (rc < 0)
         world_report(w, e, "memplan");
@@ -109,8 +123,11 @@ static int read_lines(struct cluster *c, FILE *f)
     int more = 0;
     char line[128], kind[32];
     struct cluster_collective x;
-    static const char *const names[] = { "all-reduce", "reduce-scatter", "gather" };
+    struct cluster_wait y;
     while (fgets(line, sizeof line, f)) {
+        if (sscanf(line, "wait %lf %lf %lf", &y.ranks, &y.at_once, &y.seconds) == 3 &&
+            c->n_waits < CLUSTER_WAITS)
+            c->wait[c->n_waits++] = y;
         if (sscanf(line, "%31s %lf %lf %lf", kind, &x.ranks, &x.bytes, &x.seconds) != 4)
             continue;
         for (int i = 0; i < SIM_COLLECTIVES; i++)
@@ -143,7 +160,8 @@ static int start(pid_t *pid, int out, int ranks, struct err *e)
 
 int lab_collectives(struct cluster *c, int ranks, struct err *e)
 {
-    int pipes[2], status = 0, before = c->n_collectives, more = 0;
+    int pipes[2], status = 0, before = c->n_collectives, waits = c->n_waits, more = 0;
+    int want = SIM_COLLECTIVES * N_SIZES + (ranks == WITH_ONE ? N_SIZES : 0);
     pid_t pid;
     if (pipe2(pipes, O_CLOEXEC) < 0)
         return err_sys(e, "no pipe to measure collectives");
@@ -155,13 +173,14 @@ int lab_collectives(struct cluster *c, int ranks, struct err *e)
             more = read_lines(c, f);
         waitpid(pid, &status, 0);
         int lines = c->n_collectives - before + more;
-        if (status || more || lines != SIM_COLLECTIVES * N_SIZES) {
+        if (status || more || lines != want) {
             c->n_collectives = before;
+            c->n_waits = waits;
             rc = more ? err_set(e, ERR_FILE,
                                 "%d measured collectives of %d ranks do not fit %d: measure fewer", lines,
                                 ranks, CLUSTER_COLLECTIVES)
                       : err_set(e, ERR_FILE, "%d ranks measured %d of their %d collectives: status %d", ranks,
-                                lines, SIM_COLLECTIVES * N_SIZES, status);
+                                lines, want, status);
         }
     }
     if (f)

@@ -13,12 +13,13 @@
 #define IN_PRODUCT(member) offsetof(struct cluster_product, member)
 #define IN_OP(member) offsetof(struct cluster_op, member)
 #define IN_COLLECTIVE(member) offsetof(struct cluster_collective, member)
+#define IN_WAIT(member) offsetof(struct cluster_wait, member)
 #define IN_SERVE(member) offsetof(struct cluster_serve, member)
 #define NEEDED (-1.0)
 /* Where 0 means that there is none: anything smaller would make times without end. */
 static const double least_above_0 = 1e-15;
 
-enum section { TOP, DEVICE, NETWORK, STORAGE, JOB, ENGINE, PRODUCT, OP, COLLECTIVE, SERVE, N_SECTIONS };
+enum section { TOP, DEVICE, NETWORK, STORAGE, JOB, ENGINE, PRODUCT, OP, COLLECTIVE, WAIT, SERVE, N_SECTIONS };
 /* repeated: at most so many, of `size` bytes each from `at` on, counted at `count`. */
 static const struct {
     const char *name;
@@ -35,6 +36,7 @@ static const struct {
     [OP] = { "op", CLUSTER_OPS, AT(op), sizeof(struct cluster_op), AT(n_ops) },
     [COLLECTIVE] = { "collective", CLUSTER_COLLECTIVES, AT(collective), sizeof(struct cluster_collective),
                      AT(n_collectives) },
+    [WAIT] = { "wait", CLUSTER_WAITS, AT(wait), sizeof(struct cluster_wait), AT(n_waits) },
     [SERVE] = { "serve", CLUSTER_SERVES, AT(serve), sizeof(struct cluster_serve), AT(n_serves) },
 };
 
@@ -107,9 +109,13 @@ static const struct key {
     { OP,      "seconds",            IN_OP(seconds),         1e-12, 1e6,  NEEDED },
     { OP,      "alone_s",            IN_OP(alone_s),         0,     1e6,  0 },
     { OP,      "all_s",              IN_OP(all_s),           0,     1e6,  0 },
-    { COLLECTIVE, "ranks",           IN_COLLECTIVE(ranks),   2,     1e6,  NEEDED },
+    { OP,      "at_once",            IN_OP(at_once),         0,     1e6,  0 },
+    { COLLECTIVE, "ranks",           IN_COLLECTIVE(ranks),   1,     1e6,  NEEDED },
     { COLLECTIVE, "bytes",           IN_COLLECTIVE(bytes),   0,     1e15, NEEDED },
     { COLLECTIVE, "seconds",         IN_COLLECTIVE(seconds), 0,     1e6,  NEEDED },
+    { WAIT,    "ranks",              IN_WAIT(ranks),         1,     1e6,  NEEDED },
+    { WAIT,    "at_once",            IN_WAIT(at_once),       1,     1e6,  NEEDED },
+    { WAIT,    "seconds",            IN_WAIT(seconds),       0,     1e6,  NEEDED },
     { SERVE,   "tp",                 IN_SERVE(tp),           1,     1e6,  NEEDED },
     { SERVE,   "batch",              IN_SERVE(batch),        1,     1e6,  NEEDED },
     { SERVE,   "tokens_per_s",       IN_SERVE(tokens_per_s), 1e-6,  1e12, NEEDED },
@@ -226,7 +232,7 @@ static int begin_section(struct reader *r, char *word)
     }
     return refuse(r,
                   "no such section: there are [device], [[network]], [storage], [job], [engine], "
-                  "[[product]], [[op]], [[collective]] and [[serve]]",
+                  "[[product]], [[op]], [[collective]], [[wait]] and [[serve]]",
                   word);
 }
 

@@ -17,6 +17,7 @@
  *   flops_per_s = 9e11
  *   [[op]]                            # a kernel of this engine, measured: docs/simulator.md
  *   [[collective]]                    # a sum or a gather of the ranks of one machine, measured
+ *   [[wait]]                          # what ranks that compute lose at a sum, measured
  *   [[serve]]                         # a server, measured
  *
  * docs/simulator.md lists every key. */
@@ -30,8 +31,9 @@
 enum {
     CLUSTER_LEVELS = 4,
     CLUSTER_PRODUCTS = 512,
-    CLUSTER_OPS = 2048,
-    CLUSTER_COLLECTIVES = 128,
+    CLUSTER_OPS = 4096,
+    CLUSTER_COLLECTIVES = 160,
+    CLUSTER_WAITS = 64,
     CLUSTER_SERVES = 64
 };
 enum sim_dtype { SIM_F32, SIM_BF16, SIM_FP8, SIM_DTYPES };
@@ -64,12 +66,20 @@ struct cluster_op {
     double seconds; /* of one thread while every other core computes the same */
     double alone_s; /* of one thread while other cores rest; 0: as seconds */
     double all_s;   /* of one thread a core, together; 0: seconds by cores */
+    /* threads that took turns on the cores, each with what a rank has in its caches; 0: one a core */
+    double at_once;
 };
-/* bytes: of the whole buffer of a rank. ranks: all on one machine; seconds: on its clock, whatever the number
- * of its cores. */
+/* bytes: of the whole buffer of a rank. ranks: all on one machine, 1: a sum of one, which goes through its
+ * buffer too; seconds: on its clock, whatever the number of its cores. */
 struct cluster_collective {
     enum sim_collective kind;
     double ranks, bytes, seconds;
+};
+/* What a sum of `ranks` ranks costs beyond its own seconds where each of them computes before it: they do not
+ * come at a time, and ranks that share a core take turns. at_once: ranks of the machine, all in such groups;
+ * seconds: on its clock, a sum. */
+struct cluster_wait {
+    double ranks, at_once, seconds;
 };
 /* A server that was measured: tp ranks with so many requests at a time. */
 struct cluster_serve {
@@ -133,6 +143,8 @@ struct cluster {
     struct cluster_op op[CLUSTER_OPS];
     int n_collectives;
     struct cluster_collective collective[CLUSTER_COLLECTIVES];
+    int n_waits;
+    struct cluster_wait wait[CLUSTER_WAITS];
     int n_serves;
     struct cluster_serve serve[CLUSTER_SERVES];
 };

@@ -70,15 +70,23 @@ static int is_nearer(const struct cluster_collective *p, const struct cluster_co
     return !q || fabs(log(p->ranks / ranks)) < fabs(log(q->ranks / ranks));
 }
 
+/* Seconds on a machine's clock as seconds of a core that each of its ranks needs. */
+static double of_a_core(const struct cluster *c, double s, double ranks)
+{
+    return s * (c->cores > 0 && c->cores < ranks ? c->cores / ranks : 1);
+}
+
 /* Seconds of a core that a rank needs, between the two nearest sizes; -1: nothing is measured, the group has
- * ranks on several machines, or more than twice as many as any that were measured. */
+ * ranks on several machines, or more than twice as many as any that were measured. A sum of one rank is like
+ * no other. */
 static double measured(const struct cluster *c, enum sim_collective kind, struct net_group g, double bytes)
 {
     const struct cluster_collective *best = NULL, *below = NULL, *above = NULL;
     if (inside(c, 0, g) < g.size)
         return -1;
     for (int i = 0; i < c->n_collectives; i++)
-        if (c->collective[i].kind == kind && is_nearer(&c->collective[i], best, g.size))
+        if (c->collective[i].kind == kind && (c->collective[i].ranks > 1) == (g.size > 1) &&
+            is_nearer(&c->collective[i], best, g.size))
             best = &c->collective[i];
     if (best && g.size > 2 * best->ranks)
         return -1;
@@ -98,7 +106,7 @@ static double measured(const struct cluster *c, enum sim_collective kind, struct
         s += (above->seconds - below->seconds) * (bytes - below->bytes) / (above->bytes - below->bytes);
     else if (below && bytes > 0 && below->bytes > 0)
         s *= bytes / below->bytes; /* beyond what was measured */
-    return s * (c->cores > 0 && c->cores < best->ranks ? c->cores / best->ranks : 1);
+    return of_a_core(c, s, best->ranks);
 }
 
 double net_reduce_scatter(const struct cluster *c, struct net_group g, double bytes, enum net_way way)
@@ -117,8 +125,22 @@ double net_all_gather(const struct cluster *c, struct net_group g, double bytes)
 
 double net_all_reduce(const struct cluster *c, struct net_group g, double bytes, enum net_way way)
 {
-    double s = g.size <= 1 || bytes <= 0 ? 0 : measured(c, SIM_ALL_REDUCE, g, bytes);
-    return s >= 0 ? s : net_reduce_scatter(c, g, bytes, way) + net_all_gather(c, g, bytes);
+    double s = bytes <= 0 ? 0 : measured(c, SIM_ALL_REDUCE, g, bytes);
+    return s >= 0 ? s : g.size <= 1 ? 0 : net_reduce_scatter(c, g, bytes, way) + net_all_gather(c, g, bytes);
+}
+
+double net_wait(const struct cluster *c, struct net_group g, double at_once)
+{
+    const struct cluster_wait *best = NULL;
+    double least = 0;
+    if (g.size <= 1 || inside(c, 0, g) < g.size)
+        return 0;
+    for (int i = 0; i < c->n_waits; i++) {
+        double far = fabs(log(c->wait[i].ranks / g.size)) + 2 * fabs(log(c->wait[i].at_once / at_once));
+        if (!best || far < least)
+            best = &c->wait[i], least = far;
+    }
+    return best ? of_a_core(c, best->seconds, best->at_once) : 0;
 }
 
 double net_all_to_all(const struct cluster *c, struct net_group g, double bytes, double nodes, double copies)

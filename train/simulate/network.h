@@ -24,11 +24,14 @@ struct net_group {
 double net_reduce_scatter(const struct cluster *c, struct net_group g, double bytes, enum net_way way);
 /* Every rank gets `bytes` in all, of which it has 1 / size. */
 double net_all_gather(const struct cluster *c, struct net_group g, double bytes);
-/* Both. */
+/* Both. A group of one takes what its sum was measured with, else 0. */
 double net_all_reduce(const struct cluster *c, struct net_group g, double bytes, enum net_way way);
 /* Every rank sends `bytes` in all, the same to each. nodes: machines that a row is sent to at most, from
  * which its copies go on inside (0: every copy travels by itself); copies: of a row in `bytes`. */
 double net_all_to_all(const struct cluster *c, struct net_group g, double bytes, double nodes, double copies);
+/* What a sum costs where ranks of a group compute before it, of at_once ranks on a machine: seconds of a core
+ * that a rank needs, as the others. 0: not measured. */
+double net_wait(const struct cluster *c, struct net_group g, double at_once);
 /* A message to the rank that lies `stride` away. */
 double net_send(const struct cluster *c, double stride, double bytes);
 /* The outermost level that a group's messages cross. */

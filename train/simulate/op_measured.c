@@ -20,36 +20,35 @@ static double work_of(const struct cluster_op *o)
     }
 }
 
-/* How far a measured call is from the one that is asked for. Widths count more than rows, and of sequences
- * only the length that is another. */
-static double distance(const struct cluster_op *o, const struct cluster_op *ask)
+/* How far a measured call is from the one that is asked for. Widths count more than rows, of sequences only
+ * the length that is another, and how many took turns only between calls of one shape. */
+static double distance(const struct cluster_op *o, const struct cluster_op *ask, double cores)
 {
-    static const double weight[] = { 1, 3, 3, 0.5 };
-    const double a[] = { o->rows, o->cols, o->other, o->seq_len };
-    const double b[] = { ask->rows, ask->cols, ask->other, ask->seq_len };
+    static const double weight[] = { 1, 3, 3, 0.5, 0.01 };
+    const double a[] = { o->rows, o->cols, o->other, o->seq_len, o->at_once > cores ? o->at_once : cores };
+    const double b[] = { ask->rows, ask->cols, ask->other, ask->seq_len,
+                         ask->at_once > cores ? ask->at_once : cores };
     double sum = 0;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         sum += a[i] > 0 && b[i] > 0 ? weight[i] * fabs(log(a[i] / b[i])) : 0;
     return sum;
 }
 
-/* Threads that compute at a time on a machine: those of all its ranks, but for stages that wait for the only
- * micro-batch. */
 static double busy_threads(const struct sim_run *r, const struct cluster *c)
 {
-    double threads = r->threads > 0 ? r->threads : 1, ranks = sim_ranks(r);
-    double here = c->level[0].ranks > 0 && c->level[0].ranks < ranks ? c->level[0].ranks : ranks;
-    return threads * here / (sim_micros(r) > 1 ? 1 : r->pp);
+    return (r->threads > 0 ? r->threads : 1) * op_at_once(r, c);
 }
 
 double op_measured_call(const struct sim_run *r, const struct cluster *c, const struct cluster_op *ask)
 {
     const struct cluster_op *best = NULL;
     double least = 0, cores = c->cores > 0 ? c->cores : 1;
+    struct cluster_op like = *ask;
+    like.at_once = busy_threads(r, c);
     for (int i = 0; i < c->n_ops; i++) {
         if (c->op[i].name != ask->name || c->op[i].dtype != ask->dtype)
             continue;
-        double far = distance(&c->op[i], ask);
+        double far = distance(&c->op[i], &like, cores);
         if (!best || far < least)
             best = &c->op[i], least = far;
     }

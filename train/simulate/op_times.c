@@ -59,6 +59,13 @@ double op_speed(const struct sim_run *r, const struct cluster *c)
     return c->cores <= 0 ? 1 : threads < c->cores ? threads : c->cores;
 }
 
+double op_at_once(const struct sim_run *r, const struct cluster *c)
+{
+    double ranks = sim_ranks(r);
+    double here = c->level[0].ranks > 0 && c->level[0].ranks < ranks ? c->level[0].ranks : ranks;
+    return here / (sim_micros(r) > 1 ? 1 : r->pp);
+}
+
 double op_share(const struct sim_run *r, const struct cluster *c, int stages)
 {
     double ranks = sim_ranks(r), used = op_speed(r, c);
@@ -174,8 +181,7 @@ static void add_tp(struct op_part *p)
     double gather = net_all_gather(p->c, g, el * row_el(r));
     double one = r->sp ? net_reduce_scatter(p->c, g, sum, sim_way(r)) + gather
                        : net_all_reduce(p->c, g, sum, sim_way(r));
-    if (r->tp == 1)
-        return;
+    one += net_wait(p->c, g, op_at_once(r, p->c));
     p->t->forward.s[OP_TP] += one * exposed;
     p->t->backward_input.s[OP_TP] += (one + (r->sp && !r->engine.ring ? gather : 0)) * exposed;
 }
@@ -368,8 +374,7 @@ void op_embedding(struct part_times *t, const struct sim_run *r, const struct cl
     add_rows(&p, el * p.tokens * h * 2, (el + 4) * p.tokens * h * 2);
     t->dense = h * (double)r->cfg->vocab / r->tp;
     t->units = 1;
-    if (r->tp > 1)
-        add_tp(&p);
+    add_tp(&p);
     if (!r->engine.ring && !r->sp) /* backward every rank has all rows */
         t->backward_input.s[OP_TP] = 0;
     op_measure(t, r, c, OP_EMBEDDING);
@@ -385,8 +390,7 @@ void op_head(struct part_times *t, const struct sim_run *r, const struct cluster
     if (r->cfg->tied)
         t->dense = r->pp > 1 ? t->dense : 0;
     t->units = 1;
-    if (r->tp > 1)
-        add_tp(&p);
+    add_tp(&p);
     if (!r->engine.ring && !r->sp) /* forward only largest logits and sums come together */
         t->forward.s[OP_TP] = r->tp > 1 ? 2 * net_all_reduce(c, (struct net_group){ r->tp, 1 }, 4 * p.tokens,
                                                              sim_way(r))

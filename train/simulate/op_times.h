@@ -38,6 +38,8 @@ double op_product_s(const struct cluster *c, enum sim_dtype d, double groups, do
 /* How much faster than one thread of the cluster a rank is that has the cores to itself (1 where ranks have
  * devices of their own). */
 double op_speed(const struct sim_run *r, const struct cluster *c);
+/* Ranks that compute at a time on a machine: all of it, but for stages that wait for the only micro-batch. */
+double op_at_once(const struct sim_run *r, const struct cluster *c);
 /* The share of that speed which a rank has while the ranks of so many pipeline stages compute: 1, or less
  * where they are more threads than their machine has cores. */
 double op_share(const struct sim_run *r, const struct cluster *c, int stages);

@@ -151,7 +151,7 @@ static double sum_seconds(const struct sim_run *r, const struct cluster *c, stru
     double el = r->engine.grad_bytes > 0 ? r->engine.grad_bytes : 4;
     double s = r->zero == 0 ? net_all_reduce(c, h.divide, n * el, sim_way(r))
                             : net_reduce_scatter(c, h.divide, n * el, sim_way(r));
-    return s + net_all_reduce(c, h.copies, n * el / h.divide.size, sim_way(r));
+    return h.copies.size > 1 ? s + net_all_reduce(c, h.copies, n * el / h.divide.size, sim_way(r)) : s;
 }
 
 static double el_weights(const struct sim_run *r)
@@ -474,7 +474,9 @@ static void end_of_stage(struct clock *k, int stage)
         params += c->t.experts / (r->zero ? slices : 1);
         all += c->t.dense + c->t.experts;
     }
-    s->end_sums = (queue > s->now ? queue : s->now) + slower;
+    /* all ranks wait for each other at the norm of the gradients */
+    double wait = net_wait(at, (struct net_group){ sim_ranks(r), 1 }, sim_ranks(r)) / share;
+    s->end_sums = (queue > s->now ? queue : s->now) + slower + wait;
     /* gradients, masters and two moments are read, masters, moments and weights written: 4 bytes each */
     s->update_s = (r->frozen ? 0.01 : 1) * params * (16 + 14) / at->hbm_bytes_per_s / op_speed(r, at);
     /* ranks of a machine share what they pack; stage 3 packs what it gathers */
@@ -483,6 +485,7 @@ static void end_of_stage(struct clock *k, int stage)
     s->update_s = (measured > 0 && !r->frozen ? measured : s->update_s) / share;
     /* beside the first forward pass there is as much time as it takes on the way up */
     s->gather_s = r->engine.gather_overlap ? not_hidden(gathers, s->chunk[0].forward) : gathers;
+    s->gather_s += wait; /* and at the end of the step */
 }
 
 /* ---- the result ---- */

@@ -2,11 +2,12 @@
 """simulate_rows.py - steps of this machine beside what memplan --simulate predicts for them from single operations:
 the rows of train_bench.py and layouts of 1 to 8 ranks, in interleaved rounds (calibrate, then every row).
 
-usage: simulate_rows.py [--bin DIR] [--rounds N] [--steps N] [--set bench|ranks|all] [--save FILE] [--from FILE]
+usage: simulate_rows.py [--bin DIR] [--rounds N] [--steps N] [--set bench|ranks|all] [--save FILE] [--from FILE]...
                         [--list] [WORD...]
 WORD...: only rows whose name has every WORD; WORD,WORD: one of the two. --save: keeps calibrations and seconds as
-JSON, also when it is interrupted; --from: predicts again from such a file and measures nothing. --fit ROW: the one
-calibration of memplan --fit, from this row, for all rows; without it nothing is fitted. A step is the
+JSON, also when it is interrupted; --from: predicts again from such a file and measures nothing; given again, from
+all of the files together. --fit ROW: the one calibration of memplan --fit, from this row, for all rows, whether
+WORD has it or not; without it nothing is fitted. A step is the
 median of a run's steps but for the first, a row the median of its rounds; predictions likewise, each from its
 round's calibration. Layouts whose medians differ by less than the spread of either (half of the range of their
 rounds and steps' quartiles) are a tie. Nothing is saved by the runs: they are killed after the last step."""
@@ -136,6 +137,15 @@ def collect(a, tmp, chosen, env, kept):
                 os.replace(a.save + ".tmp", a.save)
 
 
+def add(kept, source):
+    """Rounds that another call has saved."""
+    with open(source) as f:
+        more = json.load(f)
+    for part in kept:
+        for name, rounds in more[part].items():
+            kept[part].setdefault(name, []).extend(rounds)
+
+
 def spread(rounds):
     """Half of the range of the rounds' medians, or of the quartiles of all steps, whichever is larger."""
     medians = [statistics.median(s[1:]) for s in rounds]
@@ -186,7 +196,7 @@ def main():
     p.add_argument("--steps", type=int, default=6)
     p.add_argument("--set", default="all", choices=("bench", "ranks", "all"))
     p.add_argument("--save")
-    p.add_argument("--from", dest="source")
+    p.add_argument("--from", dest="sources", action="append", default=[])
     p.add_argument("--fit", metavar="ROW")
     p.add_argument("--list", action="store_true")
     p.add_argument("words", nargs="*")
@@ -202,14 +212,19 @@ def main():
         with open(os.path.join(tmp, "text"), "w") as f:
             f.write("".join(chr(97 + i * i * 7919 % 10007 % 26) for i in range(400000)))
         kept = {"calibrations": {}, "steps": {}}
-        if a.source:
-            with open(a.source) as f:
-                kept = json.load(f)
+        for source in a.sources:
+            add(kept, source)
+        if a.sources:
             chosen = [r for r in chosen if r["name"] in kept["steps"]]
         else:
             collect(a, tmp, chosen, env, kept)
+        if not chosen:
+            sys.exit(f"simulate_rows: no row of {' '.join(a.words) or a.set} was measured: --list shows the names")
         if a.fit:
-            fit(a, tmp, next(r for r in chosen if r["name"] == a.fit), kept, env)
+            of = [r for r in rows("all", []) if r["name"] == a.fit and a.fit in kept["steps"]]
+            if not of:
+                sys.exit(f"simulate_rows: --fit {a.fit}: this row was not measured: add it, or --from its file")
+            fit(a, tmp, of[0], kept, env)
         table(chosen, kept, a, tmp, env)
         order(chosen)
 

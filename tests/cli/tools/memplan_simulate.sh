@@ -58,7 +58,8 @@ claim "operations are measured" [ $rc = 0 ]
 claim "kernels by name" [ "$(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' "$TMP/here.toml" | sort -u | tr '\n' ' ')" = \
     "adamw add_rounded attn attn_dx ce_dx ce_max ce_sum copy embed embed_dw linear linear_dw linear_dx linear_pack rms_norm rms_norm_dw \
 rms_norm_dx rope_dx rope_store round_to sum_squares swiglu swiglu_dx " ]
-claim "collectives of two ranks" [ "$(grep -c '^ranks = 2$' "$TMP/here.toml")" = 21 ]
+claim "collectives of two ranks, and what they wait" [ "$(grep -c '^ranks = 2$' "$TMP/here.toml")" = 22 ]
+claim "sums of one rank" [ "$(grep -c '^ranks = 1$' "$TMP/here.toml")" = 7 ]
 run memplan --model tiny-moe --seq-len 64 --calibrate "$TMP/moe.toml"
 claim "experts are not measured" has "$err" "dense attention and MLP"
 run memplan --model tiny --seq-len 64 --gpus 65 --calibrate "$TMP/many.toml"
@@ -86,9 +87,9 @@ claim "a fit does not replace the calibration by a trace" [ "$rc/$(wc -l <<<"$er
 python3 -c '
 import json
 print(json.dumps({"traceEvents": [{"name": "swiglu", "cat": "kernel", "ph": "X", "pid": 0, "tid": 0, "ts": 0, "dur": 5,
-    "args": {"shape": "%dx4x8" % n}} for n in range(1, 2050)]}))' >"$TMP/shapes.json"
+    "args": {"shape": "%dx4x8" % n}} for n in range(1, 4098)]}))' >"$TMP/shapes.json"
 run "${one[@]}" --ops "$TMP/shapes.json"
-claim "shapes that do not fit are not dropped" [ $rc != 0 ] && claim "with their limit" has "$err" "more than 2048 shapes"
+claim "shapes that do not fit are not dropped" [ $rc != 0 ] && claim "with their limit" has "$err" "more than 4096 shapes"
 run "${one[@]}" --ops "$TMP/text"
 claim "another file is one line" [ "$rc/$(wc -l <<<"$err")" = 1/1 ]
 run memplan --model tiny --gpus 1 --dp 1 --ops "$TMP/trace.json"

@@ -95,7 +95,11 @@ TEST(an_impossible_cluster_gets_one_line_with_its_key_and_value)
         { DEVICE WIRE "[[serve]]\ntp = 1\nfirst_s = -1\n", { "line 12: first_s is -1", "from 0 to" } },
         { DEVICE WIRE "[[serve]]\ntp = 1\nbatch = 1\nfirst_s = 1\n", { "has no tokens_per_s", "add it" } },
         { DEVICE WIRE "[[collective]]\nkind = \"broadcast\"\n", { "line 11: \"broadcast\"", "all-reduce" } },
-        { DEVICE WIRE "[[collective]]\nranks = 1\n", { "line 11: ranks is 1", "from 2 to" } },
+        { DEVICE WIRE "[[collective]]\nranks = 0\n", { "line 11: ranks is 0", "from 1 to" } },
+        { DEVICE WIRE "[[wait]]\nat_once = 0\n", { "line 11: at_once is 0", "from 1 to" } },
+        { DEVICE WIRE "[[wait]]\nseconds = -1\n", { "line 11: seconds is -1", "from 0 to" } },
+        { DEVICE WIRE "[[wait]]\nranks = 2\nat_once = 4\n", { "has no seconds", "add it" } },
+        { DEVICE WIRE OP "rows = 4\nat_once = -1\n", { "at_once is -1", "from 0 to" } },
         { DEVICE WIRE "[[collective]]\nbytes = -4\n", { "line 11: bytes is -4", "from 0 to" } },
         { DEVICE WIRE "[[collective]]\nseconds = -4\n", { "line 11: seconds is -4", "from 0 to" } },
     };
@@ -118,7 +122,8 @@ TEST(presets_are_read_and_written_and_read_again_as_they_were)
         FILE *out = open_memstream(&text, &n);
         CHECK_INT(cluster_open(&a, names[i], &e), 0);
         a.product[a.n_products++] = (struct cluster_product){ SIM_BF16, 512, 768, 256, 1e9 };
-        a.op[a.n_ops++] = (struct cluster_op){ SIM_OP_attn_dx, SIM_F32, 512, 768, 0, 256, 0.25, 0.125, 0 };
+        a.op[a.n_ops++] = (struct cluster_op){ SIM_OP_attn_dx, SIM_F32, 512, 768, 0, 256, 0.25, 0.125, 0, 8 };
+        a.wait[a.n_waits++] = (struct cluster_wait){ 2, 8, 0.001 };
         a.collective[a.n_collectives++] = (struct cluster_collective){ SIM_GATHER, 4, 1024, 0.1 };
         a.level[a.n_levels - 1].alpha_s = 1e-6 / 3;
         cluster_write(&a, out);
@@ -257,6 +262,49 @@ TEST(measured_kernels_are_scaled_by_their_work_and_by_threads)
     CHECK_NEAR(op_measured_call(&run, &c, &ask), 0, 0); /* not measured */
 }
 
+/* Ranks that take turns on the cores have kernels of their own; the nearest number counts, another shape
+ * does not. */
+TEST(kernels_of_ranks_that_take_turns_are_their_own)
+{
+    struct model_config m = model_of(2);
+    struct cluster c = measured_cluster();
+    struct sim_run run = run_of(&m);
+    struct cluster_op ask = { SIM_OP_swiglu, SIM_F32, 128, 64, 128, 64 };
+    c.n_ops = 0;
+    c.op[c.n_ops++] = (struct cluster_op){ SIM_OP_swiglu, SIM_F32, 128, 64, 128, 64, 1 };
+    c.op[c.n_ops++] = (struct cluster_op){ SIM_OP_swiglu, SIM_F32, 128, 64, 128, 64, 3, 0, 0, 8 };
+    c.op[c.n_ops++] = (struct cluster_op){ SIM_OP_swiglu, SIM_F32, 64, 64, 128, 64, 9, 0, 0, 16 };
+    run.dp = 2; /* a core each */
+    CHECK_NEAR(op_measured_call(&run, &c, &ask), 1, 1e-12);
+    run.dp = 8;
+    CHECK_NEAR(op_measured_call(&run, &c, &ask), 3, 1e-12);
+    run.dp = 16;
+    CHECK_NEAR(op_measured_call(&run, &c, &ask), 3, 1e-12);
+    run.dp = 2, run.pp = 4, run.rows = 2; /* stages that wait for the only micro-batch take no turns */
+    CHECK_NEAR(op_measured_call(&run, &c, &ask), 1, 1e-12);
+    run.rows = 16;
+    CHECK_NEAR(op_measured_call(&run, &c, &ask), 3, 1e-12);
+}
+
+/* Each sum of a pass costs its wait: of 2 layers two a pass, the embedding's and the head's one, and the two
+ * at the end of a step, for which all ranks wait. */
+TEST(ranks_that_compute_before_a_sum_wait_for_each_other)
+{
+    struct model_config m = model_of(2);
+    struct cluster c = measured_cluster();
+    struct sim_run run = run_of(&m);
+    struct net_group two = { 2, 1 };
+    c.wait[c.n_waits++] = (struct cluster_wait){ 2, 2, 1 };
+    c.wait[c.n_waits++] = (struct cluster_wait){ 2, 8, 40 };
+    CHECK_NEAR(net_wait(&c, two, 2), 1, 1e-12);
+    CHECK_NEAR(net_wait(&c, two, 8), 10, 1e-12); /* 40 seconds of two cores by eight */
+    CHECK_NEAR(net_wait(&c, (struct net_group){ 1, 1 }, 8), 0, 0);
+    run.tp = 2, run.rows = 1;
+    double with = step_of(&run, &c).step_s;
+    c.n_waits = 0;
+    CHECK_NEAR(with - step_of(&run, &c).step_s, 2 * 2 * 2 + 1 + 1 + 2, 1e-3);
+}
+
 /* As many threads as cores take no longer than one rank on one core; twice as many take twice the time, but
  * for stages that wait for each other. */
 TEST(ranks_share_the_cores_of_their_machine_and_a_stage_that_waits_leaves_them)
@@ -315,6 +363,12 @@ TEST(measured_collectives_replace_the_formula_and_are_seconds_of_a_core)
     CHECK(net_all_gather(&c, two, 1000) < 1e-6);                    /* not measured */
     CHECK_NEAR(net_all_reduce(&c, (struct net_group){ 8, 1 }, 1000, NET_TREE), 4, 1e-12);
     CHECK(net_all_reduce(&c, (struct net_group){ 9, 1 }, 1000, NET_TREE) < 1e-6); /* too many: the formula */
+
+    struct net_group one = { 1, 1 }; /* nothing is sent, but its sum goes through the buffer, too */
+    CHECK_NEAR(net_all_reduce(&c, one, 1000, NET_TREE), 0, 0);
+    c.collective[c.n_collectives++] = (struct cluster_collective){ SIM_ALL_REDUCE, 1, 1000, 0.5 };
+    CHECK_NEAR(net_all_reduce(&c, one, 1000, NET_TREE), 0.5, 1e-12);
+    CHECK_NEAR(net_all_reduce(&c, two, 2000, NET_TREE), 2, 1e-12); /* and says nothing of two */
 }
 
 TEST(shares_add_up_to_the_step_at_every_layout)
