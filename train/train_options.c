@@ -37,7 +37,7 @@ static const struct opt table[] = {
     { OPT_INT,    "publish-every",  AT(publish_every),  "1",        "N",
       "a new version every N updates", 1, 1e12, N },
     { OPT_SWITCH, "publish-copy",   AT(publish_copy),   "0",        NULL,
-      "a version is a copy, which stays until the next one", 0, 0, N },
+      "a version is a copy, which stays until the next one (as every version is)", 0, 0, N },
     { OPT_TEXT,   "publish-key-file", AT(publish_key_file), NULL,   "FILE",
       "keys, one a line, of readers on other machines (a HOST that they reach needs it)", 0, 0, N },
     { OPT_CHOICE, "on-save-error",  AT(on_save_error),  "continue", "continue|stop",
