@@ -70,6 +70,9 @@ void ckpt_end_reading(struct ckpt *c);
 /* Closes files that are not in use and frees cached blocks, so that a checkpoint that was removed releases
  * its disk space. Reading goes on to work. */
 void ckpt_release_files(struct ckpt *c);
+/* Opens the files whose blocks have checksums and keeps them open until ckpt_close(), so that they can be
+ * read when their names are gone; of many files the first 64. Files of URLs stay as they are. ERR_FILE. */
+int ckpt_hold_files(struct ckpt *c, struct err *e);
 
 /* ---- what it is ---- */
 

@@ -19,6 +19,7 @@
 
 /* files open at once in one checkpoint: it may have those of a thousand ranks */
 #define OPEN_MAX 128
+#define HOLD_MAX 64   /* of these, ckpt_hold_files() keeps open */
 #define SMALL_RUN 512 /* bytes: shorter runs are read through a window, without checksums too */
 #define WINDOW ((int64_t)64 << 10)
 /* of a read that digests prove: shorter runs go through a window of WIDE bytes */
@@ -112,6 +113,21 @@ void fmt_release(struct ckpt *c, int file)
     pthread_mutex_lock(&c->lock);
     c->file[file].users--;
     pthread_mutex_unlock(&c->lock);
+}
+
+int ckpt_hold_files(struct ckpt *c, struct err *e)
+{
+    c = fmt_bottom(c);
+    int held = 0, fd;
+    for (int f = 0; f < c->n_files && held < HOLD_MAX && !c->live && !c->remote; f++) {
+        if (!c->file[f].block)
+            continue;
+        int rc = fmt_acquire(c, f, &fd, e); /* never released: stays open */
+        if (rc < 0)
+            return rc;
+        held++;
+    }
+    return 0;
 }
 
 int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struct err *e)

@@ -51,6 +51,10 @@ static void *run(void *arg)
 int verify_open(struct verify **out, struct ckpt *c, struct load_progress *progress, const struct pool *pool,
                 struct err *e)
 {
+    *out = NULL;
+    int rc = ckpt_hold_files(c, e);
+    if (rc < 0)
+        return rc;
     struct verify *v = *out = calloc(1, sizeof *v);
     if (!v)
         return err_set(e, ERR_MEMORY, "no memory to check the weights");

@@ -14,8 +14,9 @@ struct verify;
 int verify_blocks(struct ckpt *c, int64_t first, int64_t step, struct load_progress *progress,
                   const volatile sig_atomic_t *stop, struct err *e);
 
-/* Checks all blocks in a thread of its own. c and progress are borrowed; the latter is done == total when all
- * blocks are good. pool: whose threads may be bound to CPUs, which the new thread is not. */
+/* Checks all blocks in a thread of its own, of files that are open from now on: they may be removed. c and
+ * progress are borrowed; the latter is done == total when all blocks are good. pool: whose threads may be
+ * bound to CPUs, which the new thread is not. */
 int verify_open(struct verify **out, struct ckpt *c, struct load_progress *progress, const struct pool *pool,
                 struct err *e);
 /* The error that it has found; 0: none so far. Cheap. */

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "format/ckpt_view.h"
 #include "format/fmt.h"
+#include "format/panels_file.h"
 #include "tests/unit/format/format_make.h"
 
 enum { ROWS = 24, COLS = 10 };
@@ -107,6 +108,23 @@ TEST(a_renamed_tensor_keeps_its_data_and_digest_and_a_computed_one_is_computed)
     ckpt_release_files(c);
     CHECK(ckpt_bytes_read(c) > 0);
     ckpt_close(c);
+}
+
+TEST(files_that_are_held_are_read_when_their_names_are_gone)
+{
+    struct err e = { 0 };
+    struct ckpt *c = open_small(), *other = open_small();
+    char command[400];
+    CHECK_INT(ckpt_hold_files(c, &e), 0);
+    snprintf(command, sizeof command, "rm -r '%s'", ckpt_path(c));
+    CHECK_INT(system(command), 0);
+    ckpt_release_files(c);
+    CHECK(ckpt_n_blocks(c) > 0);
+    for (int64_t i = 0; i < ckpt_n_blocks(c); i++)
+        CHECK_INT(ckpt_check_block(c, i, &e), 0);
+    CHECK_INT(ckpt_check_block(other, 0, &e), -ERR_FILE);
+    ckpt_close(c);
+    ckpt_close(other);
 }
 
 TEST(views_stack)
