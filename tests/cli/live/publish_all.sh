@@ -71,31 +71,33 @@ wrong=
 for step in {1..12}; do [ "$(published "$TMP/run.jsonl" $step)" = "$(digest "$TMP/reference/step-$step")" ] || wrong+=" $step"; done
 claim "every version is the checkpoint of its step (not: ${wrong:- none})" [ -z "$wrong" ]
 
-# a rank is killed: the job starts again below its last version
+# a rank is killed: the job starts again below its last version. It trains until all that has been seen, and is stopped
 config "$TMP/model.json"
-common=(--data "$TMP/text" --model "$TMP/model.json" --steps 40 --seq-len 31 --global-batch 8 --lr 0.01 --warmup 2 --threads 1)
-reference
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 100000 --seq-len 31 --global-batch 8 --lr 0.01 --warmup 2 --threads 1)
 rm -rf "$TMP/again" "$TMP/again.jsonl"
-"$BIN/ptrain" "${common[@]}" --ranks 2 --zero 1 --restarts 5 --resume auto --save-every 10 --publish 127.0.0.1:0 --out "$TMP/again" --log "$TMP/again.jsonl" >"$TMP/again.out" 2>"$TMP/again.err" &
+"$BIN/ptrain" "${common[@]}" --ranks 2 --zero 1 --restarts 5 --resume auto --save-every 10 --keep 2 --publish 127.0.0.1:0 --out "$TMP/again" --log "$TMP/again.jsonl" >"$TMP/again.out" 2>"$TMP/again.err" &
 pid=$!
-until url=$(sed -n 's/.*are at \(http:[^ ]*\)$/\1/p' "$TMP/again.err") && [ -n "$url" ]; do sleep 0.05; done
+lives() { kill -0 $pid 2>/dev/null; }
+until url=$(sed -n 's/.*are at \(http:[^ ]*\)$/\1/p' "$TMP/again.err") && [ -n "$url" ] || ! lives; do sleep 0.05; done
 version() { curl -s "$url/version" | sed -n 's/.*"version":\([0-9]*\).*/\1/p'; }
-until [ -d "$TMP/again/step-10" ]; do sleep 0.02; done
+until compgen -G "$TMP/again/step-*" >/dev/null || ! lives; do sleep 0.02; done
 curl -s -o "$TMP/ignored" "$url/version?after=11&timeout=60"
 before=$(version)
-rank=$(pgrep -f "ptrain .*--out $TMP/again" | while read -r p; do [ "$(ps -o ppid= -p "$p" | tr -d ' ')" != 1 ] && tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -q '^OMPI_COMM_WORLD_RANK=1$' && echo "$p"; done | head -n 1)
-kill -9 "$rank"
+kill -9 "$(pgrep -P "$(pgrep -P $pid -x mpirun)" | tail -n 1)"
 after=$(version)
 claim "a killed rank leaves the version that was there (or a newer one)" [ -n "$before" -a "${after:-0}" -ge "$before" ]
 d=
-while kill -0 $pid 2>/dev/null; do
+until grep -q "started again" "$TMP/again.err" && [ "${after:-0}" -gt $((before + 40)) ] || ! lives; do
     now=$(version)
     [ -n "$now" ] && [ "$now" -lt "$after" ] && d=backwards
     [ -n "$now" ] && after=$now
     sleep 0.05
 done
+claim "the job is started again and publishes newer versions" lives
+kill -TERM $pid
 wait $pid
 claim "the job ends well" [ $? = 0 ]
 claim "no version went backwards" [ -z "$d" ]
+reference --stop-after "$(sed -n 's/.*"steps":\([0-9]*\).*/\1/p' "$TMP/again.out")"
 claim "in the reference's state" [ "$(state_of "$(cat "$TMP/again.out")")" = "$ref_state" ]
 finish
