@@ -22,7 +22,7 @@ two_keepers() { [ "$(keepers | wc -l)" = 2 ]; }
 claim "each machine has a keeper" until_so two_keepers
 stepped 1
 prlimit --pid $job --nofile=3:
-kill -9 $(keepers)
+kill -9 "$(keepers | head -n 1)"
 claim "keepers that end at once are given up" saw "keepers of machines ended 3 times at once"
 prlimit --pid $job --nofile=1024:
 wish 'ranks = 1'
