@@ -33,14 +33,8 @@ kill -9 "$(ranks | tail -n 1)"
 claim "a rank that dies is started again" saw "ptrain: restarted at step"
 has_restarted() { awk '/"event":"restart"/ { n = 1 } /"loss_bits"/ && n { ok = 1 } END { exit !ok }' "$log"; }
 until_so has_restarted
-kill -TERM $job
-ends
-claim "the run ends well" [ $rc = 0 ]
-claim "and leaves no process behind" none_left out
-run_state=$state run_bits=$bits
-reference --stop-after "$(wc -l <<<"$run_bits")"
-claim "with the state of one that stayed as it was" [ "$run_state" = "$ref_state" ]
-claim "every step is in the log once, with its bits" [ "$run_bits" = "$ref_bits" ]
+stopped_as_reference "the run"
+claim "it leaves no process behind" none_left out
 claim "at most two steps were done again" awk '/"event":"restart"/ { n = $0; sub(/.*"again":/, "", n); if (n + 0 > 2) exit 1 }' "$log"
 
 wish 'ranks = 65'

@@ -4,8 +4,7 @@
 # are killed in its midst, a second change, SIGHUP. The run goes on in the old layout or in the new one, with its bits.
 . "$(dirname "$0")/../lib/elastic_lib.bash"
 text 1 20000 >"$TMP/text"
-common=(--data "$TMP/text" --model tiny --steps 150 --seq-len 32 --global-batch 8 --threads 1)
-reference
+common=(--data "$TMP/text" --model tiny --steps 100000 --seq-len 32 --global-batch 8 --threads 1)
 
 wish 'ranks = 2'
 begin edges --ranks 2 --ranks-per-node 1
@@ -55,9 +54,12 @@ wish 'ranks = 4' 'tp = 2'
 saw "go on as 4 ranks, tp 2"
 wish 'ranks = 4' 'pp = 2' 'tp = 1'
 claim "a second change follows the first one" saw "4 ranks, tp 2, dp 2 -> 4 ranks, pp 2, dp 2, 1f1b at step"
-as_reference "all of this"
+stepped 3
+stopped_as_reference "all of this"
 
 # the first process ends in the midst of a change, and the run goes on from --out
+common+=(--steps 150)
+reference
 wish 'ranks = 2'
 begin killed --ranks 1 --save-every 10
 until_so test -e "$TMP/killed/step-10"

@@ -49,3 +49,14 @@ as_reference() {
         claim "$1: every loss and norm has the reference's bits" [ "$bits" = "$ref_bits" ] &&
         claim "$1: the final state has the reference's digest" [ "$state" = "$ref_state" ]
 }
+
+# stopped_as_reference WHAT: it is stopped, ends well, and has the bits of a run of as many steps that stayed as it was
+stopped_as_reference() {
+    kill -TERM "$job"
+    ends
+    claim "$1: ends well" [ $rc = 0 ]
+    local run_state=$state run_bits=$bits
+    reference --stop-after "$(wc -l <<<"$run_bits")"
+    claim "$1: every loss and norm is there once, with the reference's bits" [ "$run_bits" = "$ref_bits" ] &&
+        claim "$1: the final state has the reference's digest" [ "$run_state" = "$ref_state" ]
+}
