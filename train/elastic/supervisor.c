@@ -239,7 +239,7 @@ static int next(void *ctx, int status, int stopped, struct launch_next *n)
         k->unproven = 0;
     if (k->unproven && k->early.is_job && status && stopped < 2)
         return start_in_turn(k, status, n);
-    if (k->unproven && status && !stopped)
+    if (k->unproven && status && stopped < 2)
         return take_back(k, status, n);
     if (newest(k) > k->since)
         k->tries = 0;

@@ -32,6 +32,20 @@ ends
 claim "and the run goes on to its end" [ $rc = 0 ]
 claim "in one line" [ "$(grep -c 'keepers of machines' "$TMP/stderr")" = 1 ]
 
+# a stop that comes before a layout whose ranks fail: the old ones go on from memory, do a step and save it
+printf '#!/bin/sh\ncase "$*" in *--tp=2*) until [ -e "%s/stopped" ]; do sleep 0.02; done; exit 1 ;; esac\nexec %s "$@"\n' \
+    "$TMP" "$(command -v mpirun)" >"$TMP/path/mpirun"
+wish 'ranks = 2' 'tp = 2'
+PATH=$TMP/path:$PATH begin refused --ranks 1
+saw "go on as 2 ranks, tp 2"
+kill -TERM $job
+touch "$TMP/stopped"
+ends
+claim "a run that is stopped before a layout that fails ends well" [ $rc = 0 ]
+claim "goes back" has "$err" "back to the old one"
+run "$BIN/reshard" verify "$(echo "$TMP"/refused/step-*)"
+claim "and is saved" [ $rc = 0 ]
+
 # a stop that comes while ranks that resume from memory wait for --out: they do a step and save it
 wish 'ranks = 1'
 begin held --ranks 1
