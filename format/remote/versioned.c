@@ -12,6 +12,7 @@
 #include "base/jx.h"
 #include "format/fmt.h"
 #include "format/remote/remote_list.h"
+#include "store/live.h"
 #include "store/memory.h"
 #include "store/store.h"
 
@@ -114,6 +115,7 @@ static void drop_live(struct ckpt *c)
 int live_open(struct ckpt *c, const char *url, const struct ckpt_open_opts *how, struct err *e)
 {
     struct store_info info;
+    struct live_version v;
     struct err ignored;
     char shown[4200];
     int rc, n_distant = 0;
@@ -123,6 +125,11 @@ int live_open(struct ckpt *c, const char *url, const struct ckpt_open_opts *how,
     store_stop_on(c->live, how->stop);
     /* what is wrong with another server is found again, and told, by those who ask for more */
     if (store_stat(c->live, FMT_MANIFEST, &info, &ignored) <= 0 || !store_is_version(info.etag)) {
+        if (store_is_late(c->live) && live_version_get(url, -1, 0, how->stop, &v, &ignored) == 0) {
+            rc = err_set(e, ERR_FILE,
+                         "there is no version yet: try again when the trainer has published one");
+            goto out;
+        }
         drop_live(c);
         return 0;
     }

@@ -257,6 +257,8 @@ struct version *versions_find(struct versions *v, const char *etags)
         n = version_share(v->newest);
     else if (v->held && is_named(v->held, etags))
         n = version_share(v->held);
+    else if (v->held_base && is_named(v->held_base, etags))
+        n = version_share(v->held_base);
     pthread_mutex_unlock(&v->lock);
     return n;
 }
@@ -288,8 +290,12 @@ void versions_expire(struct versions *v)
 {
     struct version *old[2] = { NULL, NULL };
     pthread_mutex_lock(&v->lock);
-    if (has_expired(v))
+    if (has_expired(v)) {
         forget_held(v, old);
+    } else if (v->held_base && !v->keeps_before && atomic_load(&v->held_base->users) == 1) {
+        old[1] = v->held_base;
+        v->held_base = NULL;
+    }
     pthread_mutex_unlock(&v->lock);
     version_free(old[0]);
     version_free(old[1]);
@@ -301,14 +307,13 @@ struct version *versions_hold(struct versions *v, int64_t after)
     pthread_mutex_lock(&v->lock);
     if (has_expired(v))
         forget_held(v, old);
-    const int is_read = v->held && v->held->step == after && is_idle(v);
+    const int is_read = v->held && v->held->step == after;
     if (v->held && v->held->step > after) {
         n = v->held;
     } else if (v->newest && v->newest->step > after) {
         n = v->newest;
-        if (is_read)
+        if (is_read) { /* other readers of it may still be under way */
             forget_held(v, old);
-        if (is_read && v->keeps_before) {
             v->held_base = old[0];
             old[0] = NULL;
         }

@@ -32,7 +32,7 @@ struct versions {
     int stopped;
 
     /* A version that stays while a slow reader reads it; references, or NULL. */
-    struct version *held, *held_base; /* held_base: the version before it that a reader has */
+    struct version *held, *held_base; /* held_base: the one that was held before, which a reader has */
     double hold_s;                    /* so long behind the last request for it */
     double held_until_s;
 };
@@ -55,13 +55,13 @@ int versions_add(struct versions *v, struct version *n, struct err *e);
 struct version *versions_acquire(struct versions *v);
 void versions_release(struct versions *v, struct version *n);
 /* Whether a version has one of the ETags in a list, as in If-Match ("*": the newest one): the newest or the
- * held one, borrowed; NULL: none has. Any thread. */
+ * held one, or the one that was held before, borrowed; NULL: none has. Any thread. */
 struct version *versions_find(struct versions *v, const char *etags);
 /* A version with a step above `after`, borrowed, which stays until it is read: from now on, and while
  * requests for it come at most hold_s apart, versions_find finds it. Several readers share it. The asker has
- * read version `after`, which stays as what a delta may start from (keeps_before). While another reader reads
- * one that is not newer than `after`, it is the newest one, and it is not held. NULL: there is none. Any
- * thread. */
+ * read version `after`, which stays for other readers of it, or as what a delta may start from. While
+ * another reader reads one that is not newer than `after`, it is the newest one, and it is not held. NULL:
+ * there is none. Any thread. */
 struct version *versions_hold(struct versions *v, int64_t after);
 /* Drops what is held and is not read any more. Any thread. */
 void versions_expire(struct versions *v);

@@ -104,11 +104,8 @@ static int ask(const char *url, const char *query, int wait_s, const volatile si
         return err_set(e, ERR_STOPPED, "%s: stopped by a signal", url_shown(url, shown, sizeof shown));
     if (!status)
         return err_set(e, ERR_FILE, "%s: %s", shown, why);
-    if (status == 204)
+    if (status == 204 || (status == 503 && memmem(t.text, t.n, NO_VERSION, sizeof NO_VERSION - 1)))
         return 0;
-    if (status == 503 && memmem(t.text, t.n, NO_VERSION, sizeof NO_VERSION - 1))
-        return err_set(e, ERR_FILE,
-                       "%s: there is no version yet: try again when the trainer has published one", shown);
     if (status != 200)
         return err_set(e, ERR_FILE, "%s: status %ld: is a trainer's --publish, or pshare, at this address",
                        shown, status);

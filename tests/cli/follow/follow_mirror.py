@@ -58,6 +58,11 @@ def received(s, v):
     return (int(found.group(1)), found.group(2) is not None) if found else (0, None)
 
 
+os.makedirs(f"{tmp}/none")
+none = Share(f"{tmp}/none").url                            # it has no version
+early = [subprocess.Popen([f"{BIN}/{program}", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+         for program, *args in (("reshard", "digest", none), ("pshare", none, "--port", "0"))]
+
 os.makedirs(FILES)
 publish(1, 1)
 first = Share(FILES, "--deltas")
@@ -105,29 +110,19 @@ claim("the first one ends well", first.stop() == 0)
 live = Live(int(port))                                     # without deltas, and what it sends is torn
 old = open(f"{tmp}/run/step-2/weights-00000.safetensors", "rb").read()
 live.fault = lambda path, lo, body: old[lo:lo + len(body)] if "weights-00000" in path else body
-seen = set()                                                # files of version 6 that other processes can find
-
-
-def watch(stop):
-    while not stop.is_set():
-        for fd in os.listdir(f"/proc/{mirror.p.pid}/fd"):
-            try:
-                seen.add(os.readlink(f"/proc/{mirror.p.pid}/fd/{fd}").partition("shardline:live-6/")[2].split(" ")[0])
-            except OSError:
-                pass
-
-
-stop = threading.Event()
-watcher = threading.Thread(target=watch, args=(stop,), daemon=True)
-watcher.start()
+live.hold.clear()
+live.asked.clear()
 live.publish(6, f"{tmp}/run/step-3", digest[3])
+live.asked.wait(20)                                         # the manifest has come, and the weights are coming
+seen = [os.readlink(f"/proc/{mirror.p.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{mirror.p.pid}/fd")]
+seen = [link.split("/")[-1].split(" ")[0] for link in seen if "shardline:live-6/" in link]
+claim("a version that is not verified is not there for others", "weights-00000.safetensors" in seen
+      and "manifest.json" not in seen, seen)
+live.hold.set()
 end = time.monotonic() + 30
 while not any("passed over" in line and "version 6" in line for line in mirror.err) and time.monotonic() < end:
     time.sleep(0.02)
 claim("a torn version is passed over", mirror.version()["version"] == 5 and "version 6" in "".join(mirror.err), mirror.err)
-stop.set()
-watcher.join()
-claim("nobody sees it before it is verified", "weights-00000.safetensors" in seen and "manifest.json" not in seen, seen)
 live.fault = None
 claim("until it is whole", mirror.version(after=5)["weights_digest"] == digest[3], mirror.err)
 claim("without deltas all of it is read, and one line says why", received(mirror, 6)[1] is False
@@ -138,6 +133,10 @@ live.asked.clear()
 live.asked.wait(20)
 claim("a signal ends it in the middle of a transfer", mirror.stop() == 0)
 live.hold.set()
+for p in early:
+    said = p.communicate()[1]
+    claim("a URL without a version: one line that says so", p.returncode and len(said.splitlines()) == 1
+          and " no version yet" in said and "503" not in said, said)
 alone = subprocess.run([f"{BIN}/pshare", "http://127.0.0.1:1", "--port", "0"], capture_output=True, text=True)
 claim("a URL that nothing answers at: one line", alone.returncode and len(alone.stderr.splitlines()) == 1, alone.stderr)
 finish()
