@@ -155,39 +155,70 @@ static int one_unit(struct pass *p, struct weights *ws, struct forward_work *w, 
     return rc;
 }
 
+static struct pass pass_of(struct model *m, const struct batch *b)
+{
+    return (struct pass){ .m = m,
+                          .r = rows_whole(b->n_rows),
+                          .most_rows = b->most_rows,
+                          .ids = b->ids,
+                          .states = b->states,
+                          .pos = m->pos,
+                          .seq = b->seq,
+                          .n_seq = b->n_seq,
+                          .whole_pages = 1,
+                          .grouped = b->grouped,
+                          .exchange = b->exchange,
+                          .adapters = b->adapters };
+}
+
+static int check_rows(const struct model *m, const struct batch *b, const struct forward_work *w,
+                      struct err *e)
+{
+    if (b->n_rows <= w->rows && b->n_want <= w->logit_rows && b->n_rows <= m->max_rows)
+        return 0;
+    return err_set(e, ERR_INTERNAL, "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld",
+                   (long long)b->n_rows, (long long)b->n_want, (long long)w->rows, (long long)w->logit_rows);
+}
+
+/* The tables of positions that the rows need. */
+static int find_positions(struct model *m, const struct batch *b, struct err *e)
+{
+    int rc = 0;
+    if (m->pos)
+        positions_of(b->seq, b->n_seq, m->pos);
+    for (int i = 0; rc >= 0 && i < b->n_seq; i++)
+        rc = rope_extend(m, b->seq[i].pos + b->seq[i].n_rows, e);
+    return rc;
+}
+
+int model_forward_units(struct model *m, struct weights *ws, int first, int last, const struct batch *b,
+                        struct forward_work *w, struct err *e)
+{
+    struct pass p = pass_of(m, b);
+    int rc = check_rows(m, b, w, e);
+
+    if (rc >= 0)
+        rc = find_positions(m, b, e);
+    for (int unit = first; rc >= 0 && unit <= last; unit++)
+        rc = one_unit(&p, ws, w, unit, unit < last ? unit + 1 : 0, e);
+    return rc < 0 ? rc : dev_check(m->dev, e);
+}
+
 int model_forward_part(struct model *m, struct weights *ws, int chunk, const struct batch *b,
                        struct forward_work *w, struct head_out *out, struct err *e)
 {
     const struct stage *at = &m->chunk[chunk];
-    struct pass p = { .m = m,
-                      .r = rows_whole(b->n_rows),
-                      .most_rows = b->most_rows,
-                      .ids = b->ids,
-                      .states = b->states,
-                      .pos = m->pos,
-                      .seq = b->seq,
-                      .n_seq = b->n_seq,
-                      .whole_pages = 1,
-                      .grouped = b->grouped,
-                      .exchange = b->exchange,
-                      .adapters = b->adapters };
+    struct pass p = pass_of(m, b);
     int rc = 0;
 
-    if (b->n_rows > w->rows || b->n_want > w->logit_rows || b->n_rows > m->max_rows)
-        return err_set(e, ERR_INTERNAL,
-                       "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld",
-                       (long long)b->n_rows, (long long)b->n_want, (long long)w->rows,
-                       (long long)w->logit_rows);
+    TRY(check_rows(m, b, w, e));
     for (int unit = at->first_unit; !b->n_rows && !b->most_rows && unit <= at->last_unit; unit++) {
         struct page_place place = page_place(m, unit - 1);
         TRY(keys_gather(&p, &place, NULL, NULL, e));
     }
     if (!b->n_rows && !b->most_rows)
         goto out;
-    if (m->pos)
-        positions_of(b->seq, b->n_seq, m->pos);
-    for (int i = 0; i < b->n_seq; i++)
-        TRY(rope_extend(m, b->seq[i].pos + b->seq[i].n_rows, e));
+    TRY(find_positions(m, b, e));
 
     if (at->has_embed)
         TRY(one_unit(&p, ws, w, 0, 0, e));

@@ -367,6 +367,12 @@ int model_forward(struct model *m, struct weights *ws, const struct batch *b, st
 int model_forward_part(struct model *m, struct weights *ws, int chunk, const struct batch *b,
                        struct forward_work *w, struct head_out *out, struct err *e);
 
+/* Units first … last of the model alone, without head: unit 0 is the embedding, unit i > 0 layer i - 1. Rows
+ * come in w->x where first is not 0, and are left there, so that a pass over a batch can be cut into several
+ * calls, with other calls between them that use other memory for x. One rank of pp. Collective over tp. */
+int model_forward_units(struct model *m, struct weights *ws, int first, int last, const struct batch *b,
+                        struct forward_work *w, struct err *e);
+
 /* The parts of what becomes of wanted rows, for callers whose rows come from several ranks. Rows list[n] (of
  * the host) of `from` to `to`, both dt [][hidden] of the device, apart from each other. Not collective. */
 void model_pick_rows(const struct model *m, void *to, const void *from, const int32_t *list, int64_t n);
