@@ -60,6 +60,10 @@
       "connections closed at a limit of their number, or after --receive-timeout") \
     X(TIMED_OUT, "shardline:request_timeouts_total", "", "requests that took longer than --request-timeout") \
     X(RELOADS, "shardline:reloads_total", "", "times the weights were swapped") \
+    X(CARRIED, "shardline:swap_carried_rows_total", "", \
+      "rows of running answers that new weights computed before a swap (mode keep)") \
+    X(RECOMPUTED, "shardline:swap_recomputed_rows_total", "", \
+      "rows of running answers computed again behind a swap") \
     X(RELOAD_RECEIVED, "shardline:reload_bytes_total", ",way=\"network\"", \
       "bytes of weights that were read for swaps, by all ranks") \
     X(RELOAD_HERE, "shardline:reload_bytes_total", ",way=\"same_machine\"", "") \

@@ -57,6 +57,8 @@ static int open_planner(struct engine *en, struct model *m, struct err *e)
     TRY(sched_open(&en->sched, &lim, e));
     if (size->prefix_cache)
         TRY(sched_open_prefix(&en->sched, ids_of, e));
+    if (!en->in.ranks.cp && !en->in.ranks.pp)
+        TRY(carry_open(&en->carry, &en->sched, ids_of, (int)m->n_layers, engine_step(size).carried, e));
     TRY(outputs_open(&en->outputs, m->dev, size->max_wants, m->vocab, e));
     en->outputs.drafts = &en->drafts;
     en->drafts.metrics = en->in.sv->metrics;
@@ -103,6 +105,7 @@ void engine_close(struct engine *en)
     if (!en->in.loaded)
         return;
     reload_close(&en->reload);
+    carry_close(&en->carry);
     sched_close(&en->sched);
     drafts_close(&en->drafts);
     outputs_close(&en->outputs);
@@ -346,7 +349,7 @@ static void set_served(struct engine *en, int64_t version)
     served_set(&en->in.sv->served, version, digest);
 }
 
-/* Takes the new weights; rank 0 has everything that is running computed again with them. */
+/* Takes the new weights; rank 0 has what is running, and was not carried over, computed again with them. */
 static void swap(struct engine *en)
 {
     if (en->inbox)
@@ -361,6 +364,8 @@ static void swap(struct engine *en)
     mark_swap(en);
     engine_swapped(en);
     metric_add(en->in.sv->metrics, COUNT_RELOADS, 1);
+    metric_add(en->in.sv->metrics, COUNT_RECOMPUTED, en->sched.n_recomputed);
+    en->sched.n_recomputed = 0;
     metric_add(en->in.sv->metrics, COUNT_RELOAD_RECEIVED, en->reload.moved.received);
     metric_add(en->in.sv->metrics, COUNT_RELOAD_HERE, en->reload.moved.here);
     metric_set(en->in.sv->metrics, GAUGE_WEIGHTS_KEPT, en->reload.kept_bytes);
@@ -372,6 +377,8 @@ static int run_command(struct engine *en, struct err *e)
     enum step_op op = en->message.op;
     if (op == STEP_PAGES)
         return engine_obey_pages(en, e);
+    if (op == STEP_CARRY)
+        return engine_run_slice(en, e);
     if (op == STEP_SYNC)
         return en->reload.running ? sync_reload(en, e) : sync_adapter(en, e);
     if (op == STEP_LOAD) {
@@ -489,6 +496,10 @@ static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct er
     *op = STEP_IDLE;
     if (make_command(en) || make_sync(en, ends))
         return 0;
+    TRY(engine_make_slice(en, e));
+    if (rc)
+        return 0;
+    carry_step(&en->carry);
     retire_requests(en, 0, NULL); /* what a pause has aborted */
     if (ends && !en->active && !reading(en) && router_stop(en->in.router, 0)) {
         *op = STEP_STOP;

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include "comm/comm.h"
 #include "model/model.h"
+#include "serve/engine/carry_over.h"
 #include "serve/engine/draft.h"
 #include "serve/engine/outputs.h"
 #include "serve/kv/kv.h"
@@ -36,7 +37,10 @@ struct engine_size {
 };
 static inline struct step_limits engine_step(const struct engine_size *s)
 {
-    return (struct step_limits){ s->max_seqs, s->max_seqs + s->chunk + s->drafts, s->max_wants };
+    return (struct step_limits){ .max_seqs = s->max_seqs,
+                                 .rows = s->max_seqs + s->chunk + s->drafts,
+                                 .max_wants = s->max_wants,
+                                 .carried = s->chunk < CARRY_ROWS ? s->chunk : CARRY_ROWS };
 }
 
 /* What an engine works with. Everything is borrowed and outlives the engine. */
@@ -71,6 +75,7 @@ struct engine {
     /* rank 0 only: */
     struct inbox *inbox; /* of the router's first replica; NULL on the other ranks */
     struct sched sched;
+    struct carry carry; /* without cp and pp; else zeroes */
     struct kv_plan plan;
     struct outputs outputs;
     struct request *active;              /* requests in work, one reference each */
@@ -104,6 +109,11 @@ int engine_is_held(const struct engine *en);
 int engine_hold_command(struct engine *en, enum reload_op what, const char *text);
 /* Before every step: answers a pause that is complete. 1: the swap that was waited for is due. */
 int engine_hold_over(struct engine *en);
+/* Rank 0, before every step: makes the message of a slice with the new weights, where one is next. 1: it has;
+ * 0: a step is next. ERR_MEMORY. */
+int engine_make_slice(struct engine *en, struct err *e);
+/* Computes it. Collective. */
+int engine_run_slice(struct engine *en, struct err *e);
 /* The weights are new: what was held starts. And at the end of a pause (nothing to do where there is
  * none). */
 void engine_swapped(struct engine *en);

@@ -2,6 +2,8 @@
  * engine.h. Rank 0, the engine's thread. */
 #include <stdio.h>
 #include <string.h>
+#include "base/alter.h"
+#include "base/clock.h"
 #include "serve/engine/engine.h"
 
 void engine_fingerprint(const struct engine *en, const struct request *rq, char out[FINGERPRINT_MAX])
@@ -155,12 +157,16 @@ int engine_hold_command(struct engine *en, enum reload_op what, const char *text
     }
     if (mode == RELOAD_ABORT)
         abort_begun(en);
+    if (mode == RELOAD_KEEP && !is_paused(en) && carry_begin(&en->carry))
+        return 0;
     en->swap_waits = mode == RELOAD_WAIT && engine_has_begun(en);
     return !en->swap_waits;
 }
 
 int engine_hold_over(struct engine *en)
 {
+    if (carry_is_due(&en->carry))
+        return 1;
     if (engine_has_begun(en))
         return 0;
     if (en->pause_waits) {
@@ -178,3 +184,34 @@ void engine_swapped(struct engine *en)
 }
 
 int engine_is_held(const struct engine *en) { return en->active && (en->frozen || !engine_has_begun(en)); }
+
+/* ---- running sequences are carried over to the new weights ---- */
+
+int engine_make_slice(struct engine *en, struct err *e)
+{
+    struct carry *c = &en->carry;
+    int rc;
+
+    if (!carry_slice(c))
+        return 0;
+    TRY(engine_save_evicted(en, e));
+    TRY(step_message_make(&en->message, STEP_CARRY, &c->plan, carry_ids, e));
+    step_message_set_units(&en->message, c->first_unit, c->last_unit);
+    rc = 1;
+out:
+    return rc;
+}
+
+int engine_run_slice(struct engine *en, struct err *e)
+{
+    struct weights *ws = ORDER("carry_weights", &en->reload.fresh.weights.w, &en->in.loaded->weights.w);
+    const double begin_s = clock_s();
+    const int64_t was = en->carry.n_rows;
+    int rc = step_run_slice(&en->work, &en->in.loaded->m, ws, &en->message, en->kv, e);
+
+    if (rc < 0 || !en->inbox)
+        return rc;
+    carry_slice_done(&en->carry, clock_s() - begin_s);
+    metric_add(en->in.sv->metrics, COUNT_CARRIED, en->carry.n_rows - was);
+    return 0;
+}

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "serve/adapters/adapter_limits.h"
+#include "serve/engine/carry_over.h"
 
 /* ---- lists ---- */
 
@@ -85,6 +86,15 @@ static void release_pages(struct sched *s, struct seq *q)
     q->chain = 0;
 }
 
+void sched_release(struct sched *s, struct seq *q)
+{
+    release_pages(s, q);
+    for (int g = 0; g < s->n_groups; g++) {
+        free(q->in[g].page);
+        q->in[g] = (struct seq_pages){ 0 };
+    }
+}
+
 void sched_close(struct sched *s)
 {
     for (struct seq_list *l = &s->waiting; l; l = l == &s->waiting ? &s->running : NULL)
@@ -109,11 +119,8 @@ void sched_add(struct sched *s, struct seq *q)
 void sched_remove(struct sched *s, struct seq *q)
 {
     list_remove(q->running ? &s->running : &s->waiting, q);
-    release_pages(s, q);
-    for (int g = 0; g < s->n_groups; g++) {
-        free(q->in[g].page);
-        q->in[g] = (struct seq_pages){ 0 };
-    }
+    carry_leave(q);
+    sched_release(s, q);
     q->running = 0;
 }
 
@@ -123,6 +130,7 @@ void sched_remove(struct sched *s, struct seq *q)
 static void preempt(struct sched *s, struct seq *q)
 {
     list_remove(&s->running, q);
+    carry_leave(q);
     release_pages(s, q);
     q->running = q->n_drafts = 0;
     list_insert(&s->waiting, q);
@@ -130,7 +138,7 @@ static void preempt(struct sched *s, struct seq *q)
 }
 
 /* Releases the pages that no later row can see: those behind the window of a group. */
-static void release_behind(struct sched *s, struct seq *q)
+void sched_release_behind(struct sched *s, struct seq *q)
 {
     for (int g = 0; g < s->n_groups; g++) {
         struct seq_pages *in = &q->in[g];
@@ -194,12 +202,27 @@ static int64_t acquire_pages(struct sched *s, struct seq *q, int64_t upto, struc
             int32_t page = page_acquire(&s->pages[g]);
             if (page >= 0)
                 in->page[in->n_pages++] = page;
-            else if (!preempt_later(s, q))
+            else if (!(s->carry && carry_drop(s->carry)) && !preempt_later(s, q))
                 break;
         }
         have = in->n_pages * KV_PAGE < have ? in->n_pages * KV_PAGE : have;
     }
     return have;
+}
+
+int sched_acquire(struct sched *s, struct seq *q, int64_t upto, struct err *e)
+{
+    int rc = reserve_page_lists(s, q, kv_pages_for(upto), e);
+    for (int g = 0; rc >= 0 && g < s->n_groups; g++) {
+        struct seq_pages *in = &q->in[g];
+        while (in->n_pages < kv_pages_for(upto)) {
+            int32_t page = page_acquire(&s->pages[g]);
+            if (page < 0)
+                return 0;
+            in->page[in->n_pages++] = page;
+        }
+    }
+    return rc < 0 ? rc : 1;
 }
 
 /* ---- planning a step ---- */
@@ -276,7 +299,7 @@ void sched_promised(const struct sched *s, int64_t promised[PAGE_GROUPS])
     for (int g = 0; g < s->n_groups; g++) {
         promised[g] = 0;
         for (const struct seq *q = s->running.first; q; q = q->next)
-            promised[g] += pages_to_come(s, q, g);
+            promised[g] += pages_to_come(s, q, g) + (q->carried ? pages_to_come(s, &q->carried->seq, g) : 0);
     }
 }
 
@@ -371,7 +394,7 @@ static int look_up(struct sched *s, struct seq *q, struct err *e)
     if (n)
         q->chain_name = s->prefix.page[all->page[n - 1]].name;
     q->n_kv = q->n_written = n * KV_PAGE;
-    release_behind(s, q);
+    sched_release_behind(s, q);
     return 0;
 }
 
@@ -507,14 +530,25 @@ void sched_step_done(struct sched *s)
         if (it->seq->first_want < it->seq->n_kv)
             it->seq->first_want = it->seq->n_kv;
         share_pages(s, it->seq);
-        release_behind(s, it->seq);
+        sched_release_behind(s, it->seq);
     }
 }
 
 void sched_requeue_all(struct sched *s)
 {
-    while (s->running.last)
-        preempt(s, s->running.last);
+    for (struct seq *q = s->running.last, *before; q; q = before) {
+        const int64_t n_kv = q->n_kv;
+        before = q->prev;
+        if (carry_is_ready(q)) {
+            release_pages(s, q);
+            carry_take(q);
+        } else {
+            preempt(s, q);
+        }
+        s->n_recomputed += n_kv - q->n_kv;
+    }
+    if (s->carry)
+        carry_end(s->carry);
     for (int g = 0; g < s->n_groups; g++)
         page_list_drop_cached(&s->pages[g]);
 }

@@ -61,8 +61,10 @@ struct seq {
     uint64_t chain;           /* of the first n_chained pages, in the prefix cache */
     struct kv_key chain_name; /* of the last of them, with a second level */
     int64_t n_chained;
+    struct carried *carried; /* its pages with weights that come (carry_over.h); NULL: none */
     struct seq *prev, *next; /* of the waiting or running list, in order */
 };
+struct carry;
 struct seq_list {
     struct seq *first, *last;
     int n;
@@ -94,6 +96,8 @@ struct sched {
     struct sched_item *item;      /* [max_seqs], the step that was planned last */
     struct sched_item *sorted;    /* [max_seqs], room to sort */
     int n_items;
+    struct carry *carry;  /* borrowed; NULL: no sequence is carried over to new weights */
+    int64_t n_recomputed; /* so far: rows of running sequences that sched_requeue_all() made invalid */
 };
 
 /* An empty scheduler over the pages of lim->pool; ERR_MEMORY. */
@@ -118,9 +122,14 @@ int sched_next_step(struct sched *s, struct err *e);
 /* The step was computed: its rows have their keys, and rows that want logits have got them. Of an item with
  * drafts the owner has set n_ids before: the rows of its tokens but the last are kept. */
 void sched_step_done(struct sched *s);
-/* Keys and values that were computed until now are invalid: running sequences go back to the queue, the
- * prefix cache is emptied. Between two steps. */
+/* Keys and values that were computed until now are invalid: running sequences go back to the queue, or take
+ * their second pages (carry_over.h); the prefix cache is emptied. Between two steps. */
 void sched_requeue_all(struct sched *s);
+/* For carry_over.h, of a sequence that is in no list. Acquires pages for its first `upto` positions: 1; 0: no
+ * page is left; ERR_MEMORY. Releases those behind the window; all of them. */
+int sched_acquire(struct sched *s, struct seq *q, int64_t upto, struct err *e);
+void sched_release_behind(struct sched *s, struct seq *q);
+void sched_release(struct sched *s, struct seq *q);
 /* No sequence waits or runs. */
 static inline int sched_idle(const struct sched *s) { return !s->waiting.n && !s->running.n; }
 

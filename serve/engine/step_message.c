@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_STATES, W_HEAD = 8 };
+enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_STATES, W_FIRST_UNIT, W_LAST_UNIT, W_HEAD = 10 };
 /* of a sequence; pages of group g in the message begin behind the S_RELEASED + g released ones */
 enum { S_POS, S_ROWS, S_STALE, S_ADAPTER, S_RELEASED, W_EACH = S_RELEASED + PAGE_GROUPS };
 
@@ -58,6 +58,8 @@ static void point(struct step_message *p)
     p->n_rows = p->word[W_ROWS];
     p->n_want = p->word[W_WANT];
     p->wants_rows = p->word[W_STATES];
+    p->first_unit = p->word[W_FIRST_UNIT];
+    p->last_unit = p->word[W_LAST_UNIT];
     p->ids = pages_of(p) + p->word[W_PAGES];
     p->want = p->ids + p->n_rows;
 }
@@ -90,7 +92,7 @@ static int32_t copy_pages(const struct sched_item *it, int group, int32_t *head,
 int step_message_make(struct step_message *p, enum step_op op, const struct sched *s,
                       const int32_t *(*ids_of)(const struct seq *q), struct err *e)
 {
-    int n = op == STEP_RUN || op == STEP_GUESS ? s->n_items : 0;
+    int n = op == STEP_RUN || op == STEP_GUESS || op == STEP_CARRY ? s->n_items : 0;
     int rc = reserve(p, words_of(s, n), e);
 
     if (rc < 0)
@@ -127,6 +129,13 @@ int step_message_make(struct step_message *p, enum step_op op, const struct sche
     w[W_WORDS] = (int32_t)(want - w);
     point(p);
     return 0;
+}
+
+void step_message_set_units(struct step_message *p, int first, int last)
+{
+    p->word[W_FIRST_UNIT] = first;
+    p->word[W_LAST_UNIT] = last;
+    point(p);
 }
 
 void step_message_command(struct step_message *p, enum step_op op, const char *text)
@@ -236,7 +245,8 @@ int step_message_map_pages(struct step_message *p, const struct kv kv[PAGE_GROUP
         int64_t pages = kv_pages_for(head[S_POS] + head[S_ROWS]);
         for (int g = 0; g < n_groups; g++) {
             int64_t released = head[S_RELEASED + g];
-            kv_clear_new(&kv[g], page, released, head[S_POS], head[S_ROWS]);
+            if (p->first_unit == 0)
+                kv_clear_new(&kv[g], page, released, head[S_POS], head[S_ROWS]);
             if (head[S_STALE])
                 kv_clear_stale(&kv[g], page, released, head[S_POS] + head[S_ROWS], head[S_STALE]);
             for (int64_t j = 0; j < pages; j++)

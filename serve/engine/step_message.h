@@ -5,7 +5,7 @@
  * disagree about a sequence. One broadcast of STEP_MESSAGE_INLINE words, which holds a step of decoding; a
  * second one for what is longer. In words of 4 bytes:
  *
- *     [ op | words | n_seq | n_rows | n_want | n_pages | wants_rows | 0 ]
+ *     [ op | words | n_seq | n_rows | n_want | n_pages | wants_rows | first unit | last unit | 0 ]
  *     [ n_seq x (pos, rows, stale, adapter, released x 2) ]
  *     [ page numbers ] [ ids ] [ want ]
  *
@@ -32,7 +32,8 @@ enum step_op {
     STEP_DROP,
     STEP_ADAPTER, /* adapter_set.h */
     STEP_ADAPTER_DROP,
-    STEP_PAGES /* orders about pages (kv_disk.h), between two steps */
+    STEP_PAGES, /* orders about pages (kv_disk.h), between two steps */
+    STEP_CARRY  /* a slice: rows with weights that are swapped in later (carry_over.h) */
 };
 
 struct step_message {
@@ -50,6 +51,7 @@ struct step_message {
     enum step_op op;
     int n_seq;
     int64_t n_rows, n_want;
+    int first_unit, last_unit; /* of STEP_CARRY: those that the slice runs; else 0 */
     int wants_rows; /* hidden states of the wanted rows go to the first rank, besides their logits */
     const int32_t *ids, *want; /* [n_rows] tokens; [n_want] rows */
 };
@@ -57,10 +59,12 @@ struct step_message {
 /* Allocates for steps of max_seqs sequences; ERR_MEMORY. step_message_close() is safe on zeroes. */
 int step_message_open(struct step_message *p, int max_seqs, struct err *e);
 void step_message_close(struct step_message *p);
-/* Rank 0: makes a message of op and, for STEP_RUN and STEP_GUESS, the scheduler's items. ids_of: the tokens
- * of a sequence. ERR_MEMORY. */
+/* Rank 0: makes a message of op and, for STEP_RUN, STEP_GUESS and STEP_CARRY, the scheduler's items. ids_of:
+ * the tokens of a sequence. ERR_MEMORY. */
 int step_message_make(struct step_message *p, enum step_op op, const struct sched *s,
                       const int32_t *(*ids_of)(const struct seq *q), struct err *e);
+/* Rank 0: sets the units that a message of STEP_CARRY runs. */
+void step_message_set_units(struct step_message *p, int first, int last);
 /* Rank 0: makes a message that carries a reload command in place of a step. text: at most RELOAD_PATH_MAX
  * bytes with its NUL. */
 void step_message_command(struct step_message *p, enum step_op op, const char *text);
@@ -77,7 +81,8 @@ int step_message_broadcast(struct step_message *p, struct comm *c, struct err *e
 int step_message_send(const struct step_message *p, struct comm *c, int to, struct err *e);
 int step_message_receive(struct step_message *p, struct comm *c, int from, struct err *e);
 /* Finds the pages on this rank, kv: of every group. Fills p->seq, and zeroes pages that a sequence enters in
- * this step and positions that wrong drafts have left stale. ERR_MEMORY. Every rank, not collective. */
+ * this step and positions that wrong drafts have left stale; where a pass is cut into slices, in the first
+ * one. ERR_MEMORY. Every rank, not collective. */
 int step_message_map_pages(struct step_message *p, const struct kv kv[PAGE_GROUPS], struct err *e);
 
 #endif

@@ -26,6 +26,8 @@ static void carve(const struct model *m, const struct replica_ranks *r, const st
 {
     int64_t rows = step_share_rows(lim->rows, replica_place(r));
     forward_work_carve(m, a, rows, has_logits(m, r) ? lim->max_wants : 0, &w->forward);
+    if (!r->cp && !r->pp)
+        w->carried = arena_take(a, (size_t)lim->carried * row_bytes(m));
     if (!r->pp || !is_first(r))
         return;
     w->logits = arena_take(a, (size_t)(lim->max_wants * m->vocab) * sizeof(float));
@@ -353,4 +355,18 @@ int step_run(struct step_work *w, struct model *m, struct weights *ws, struct st
     rc = 0;
 out:
     return rc;
+}
+
+int step_run_slice(struct step_work *w, struct model *m, struct weights *ws, struct step_message *p,
+                   const struct kv kv[PAGE_GROUPS], struct err *e)
+{
+    struct forward_work f = w->forward;
+    struct batch b;
+    int rc = map_pages(w, p, kv, e);
+
+    if (rc < 0)
+        return rc;
+    b = own_rows(w, p, kv);
+    f.x = w->carried;
+    return model_forward_units(m, ws, p->first_unit, p->last_unit, &b, &f, e);
 }

@@ -43,6 +43,7 @@ enum { STEPS_AHEAD = 2 };
 struct step_limits {
     int max_seqs;
     int64_t rows, max_wants;
+    int64_t carried; /* rows of a slice (step_run_slice()); 0: there are none */
 };
 struct step_work {
     struct key_exchange exchange; /* the first member: it is passed alone */
@@ -60,6 +61,7 @@ struct step_work {
     struct dev *dev;
     float *logits, *stat; /* the first rank of several stages: [max_wants][vocab], [2][max_wants], */
     void *rows;           /* dt [max_wants][hidden] */
+    void *carried;        /* dt [limits.carried][hidden]: rows between two slices; NULL with cp or pp */
     int n_ahead;          /* steps whose rows the next stage has not taken */
 };
 /* Bytes of the device and of messages that step_work_open() and step_run() take on a rank that holds m, whose
@@ -78,5 +80,10 @@ int step_message_pass(struct step_message *p, const struct replica_ranks *r, str
  * wanted rows. Collective over all. ERR_MEMORY, ERR_PEER. */
 int step_run(struct step_work *w, struct model *m, struct weights *ws, struct step_message *p,
              const struct kv kv[PAGE_GROUPS], struct head_out *head, struct err *e);
+/* Computes a slice of message p (STEP_CARRY) with other weights of the same model. Its rows wait in memory of
+ * their own for the next slice, so that steps may come between. Without cp and pp. Collective over all.
+ * ERR_MEMORY, ERR_PEER. */
+int step_run_slice(struct step_work *w, struct model *m, struct weights *ws, struct step_message *p,
+                   const struct kv kv[PAGE_GROUPS], struct err *e);
 
 #endif
