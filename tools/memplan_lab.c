@@ -469,15 +469,20 @@ static void embedding_back(struct lab *l)
                  sequences(l)));
 }
 
+/* The norm needs the gradients of all layers before the first update: then they are out of the caches. */
+static void squares(struct lab *l, struct lab_layer *y)
+{
+    struct xsum s = { 0 };
+    TIMED(l, sum_squares, y->n_params, 0, 0, KERNEL(l->d, sum_squares, &s, y->sums_flat, y->n_params));
+}
+
 static void update(struct lab *l, struct lab_layer *y)
 {
     struct adamw how = {
         .lr = 1e-6f, .eps = 1e-8f, .beta1 = 0.9, .beta2 = 0.95, .bias1 = 0.1f, .bias2 = 0.2f, .clip = 1
     };
-    struct xsum s = { 0 };
     void *w16 = l->s.dt == DT_F32 ? NULL : y->params_dt;
     int64_t n = y->n_params;
-    TIMED(l, sum_squares, n, 0, 0, KERNEL(l->d, sum_squares, &s, y->sums_flat, n));
     TIMED(l, adamw, n, 0, 0,
           KERNEL(l->d, adamw, y->params, w16, y->moment[0], y->moment[1], y->sums_flat, n, &how));
     pack(l, &y->pack[W_QKV], 3, &y->m[W_Q]);
@@ -498,6 +503,8 @@ static void turn(struct lab *l)
     }
     embedding_back(l);
     pack(l, &l->head_pack, 1, &l->head);
+    for (int i = 0; i < LAYERS; i++)
+        squares(l, &l->layer[i]);
     for (int i = 0; i < LAYERS; i++)
         update(l, &l->layer[i]);
     l->counts = 1; /* the first turn warms up */
