@@ -166,6 +166,7 @@ static int train(struct ptrain *p, int64_t end, struct err *e)
         world_limit_waits(p->ranks.world, p->run.o.rank_timeout_s); /* a step keeps every rank sending */
         TRY(step_run(w, &p->log, &r, e));
         world_limit_waits(p->ranks.world, 0);
+        relayout_count_step(w->relayout);
         runlog_step(&p->log, w->at.step, &r);
         TRY(after_step(p, r.stop || w->at.step == end, e));
         if (w->at.step == end || r.stop)

@@ -211,14 +211,18 @@ out:
     return rc;
 }
 
+void relayout_count_step(struct relayout *x)
+{
+    if (x && x->note)
+        atomic_store(&x->note->step, x->w->at.step);
+}
+
 int relayout_after_step(struct relayout *x, int asked, struct err *e)
 {
     const int64_t began = clock_ns();
     int rc = 0;
     if (!x)
         return 0;
-    if (x->note)
-        atomic_store(&x->note->step, x->w->at.step);
     if (x->run->o.memory_every && x->w->at.step % x->run->o.memory_every == 0 && keep(x, e) < 0)
         TRY(pass_over(x, "the state is not kept", e));
     return asked ? change(x, began, e) : 0;

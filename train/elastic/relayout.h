@@ -1,5 +1,5 @@
 /* relayout.h - an elastic run, seen from its ranks: state kept in memory, and another layout taken between
- * two steps. All calls but relayout_is_asked, relayout_close and relayout_pass are collective over the job;
+ * two steps. All calls but relayout_is_asked, _count_step, _close and _pass are collective over the job;
  * NULL stands for a run that is not elastic. */
 #ifndef SHARDLINE_TRAIN_RELAYOUT_H
 #define SHARDLINE_TRAIN_RELAYOUT_H
@@ -22,6 +22,8 @@ int relayout_begin(struct relayout *x, struct err *e);
 /* Rank 0, within a step: the file of --layout-file has changed, or SIGHUP came. Reads it; ranks of a layout
  * that can be taken are started already. */
 int relayout_is_asked(struct relayout *x);
+/* A step is done. Called before the log has it: a layout that is seen to work is never taken back. */
+void relayout_count_step(struct relayout *x);
 /* Keeps the state where --memory-every says so. asked, on all ranks: where the layout that rank 0 has read
  * can be taken, keeps the state and returns 1: the ranks end. A layout or file that is refused is a line. */
 int relayout_after_step(struct relayout *x, int asked, struct err *e);

@@ -57,6 +57,18 @@ claim "a second change follows the first one" saw "4 ranks, tp 2, dp 2 -> 4 rank
 stepped 3
 stopped_as_reference "all of this"
 
+# a rank that dies while the first step of a new layout is evaluated, which takes seconds: the layout has been proven
+text 2 300000 >"$TMP/long"
+wish 'ranks = 2'
+begin evaluated --ranks 1 --restarts 1 --eval-every 2 --eval-data "$TMP/long"
+until_so test -s "$log"
+stepped 1
+kill -9 "$(pgrep -P "$(pgrep -P $job -x mpirun)" | tail -n 1)"
+claim "a rank that dies in an evaluation is started again" saw "ptrain: restarted at step 1, 1 finished steps again"
+kill -TERM $job
+ends
+claim "the run that was evaluated ends well" [ $rc = 0 ]
+
 # the first process ends in the midst of a change, and the run goes on from --out
 common+=(--steps 150)
 reference
