@@ -61,13 +61,13 @@ static void encode(const uint16_t *x, int64_t n, float scale, int8_t *code)
         code[i] = (int8_t)fn_bits(fn_from_bf16(x[i]) / scale + 0x1.8p23f);
 }
 
-/* Codes of one group of activations; returns their scale. Denormals count as zero, as in the bf16 chain; a
- * group with NaN or infinity has the scale NaN. */
+/* code[CODES_ACT_GROUP]: the codes of a group of n activations, then zeros; returns their scale. Denormals
+ * count as zero, as in the bf16 chain; a group with NaN or infinity has the scale NaN. */
 static float encode_group(const uint16_t *x, int64_t n, int8_t *code)
 {
     const uint16_t most = largest(x, n);
     const float scale = fn_from_bf16(most) / 127;
-    memset(code, 0, (size_t)n);
+    memset(code, 0, CODES_ACT_GROUP);
     if (most < 0x80)
         return 0;
     if (most >= 0x7f80)
