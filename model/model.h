@@ -81,9 +81,9 @@ struct model {
     int learned_positions; /* a table of positions instead of RoPE */
     struct rope_table rope[ROPE_TABLES];
     int64_t rope_n; /* positions in the tables so far: they grow with use (a context may have millions) */
-    /* [n_vectors]: memory of vectors with a dtype of their own (F32 alone is computed), NULL of the others.
-     * What
-     * is in them no optimizer sees: whoever fills the weights fills these. */
+    /* [n_vectors]: memory of vectors with a dtype of their own (F32 alone is computed), NULL of the others;
+     * for weights that bring none (struct unit_weights). No optimizer sees it: whoever fills the weights
+     * fills it. */
     void **own;
     /* comm memory [max_rows][hidden]: partial sums over tp; then those of adapters, [max_rows][3 ranks] */
     float *sum_rows;
@@ -181,6 +181,7 @@ struct unit_weights {
     void *experts;       /* likewise, where its experts have a vector of their own */
     const void **at;     /* a part in natural order; NULL: only packed */
     struct panels *pack; /* matrices packed for the forward product */
+    void *const *own;    /* [n_vectors] as model.own; NULL: those of the model */
 };
 /* Tables large enough for any unit of m; ERR_MEMORY. */
 int unit_weights_open(struct unit_weights *uw, const struct model *m, struct err *e);
@@ -237,6 +238,7 @@ struct resident {
     void **memory; /* [n_trained]: what stays in natural order, then packs; neither where it was pointed at */
     size_t *bytes; /* [n_trained] of these */
     void ***made;  /* [n_units][packs]: memory of packs that resident_replace brought */
+    void **own;    /* [n_vectors] as model.own: another set of weights has other values */
 };
 /* Reads all weights through `read`, on the thread of the device. ERR_MEMORY names the unit; errors of
  * `read`. */

@@ -40,6 +40,12 @@ static size_t staying_bytes(const struct model *m, int vector)
     return n;
 }
 
+/* Of a vector with a dtype of its own. */
+static size_t own_bytes(const struct model *m, int vector)
+{
+    return m->local.unit[vector].dtype ? (size_t)m->local.unit[vector].flat * sizeof(float) : 0;
+}
+
 size_t resident_measure(const struct model *m, size_t *reading)
 {
     int64_t most = 0;
@@ -48,6 +54,8 @@ size_t resident_measure(const struct model *m, size_t *reading)
         most = m->local.unit[v].flat > most ? m->local.unit[v].flat : most;
         bytes += staying_bytes(m, v) + model_pack_bytes(m, v);
     }
+    for (int v = m->local.n_trained; v < m->local.n_vectors; v++)
+        bytes += own_bytes(m, v);
     *reading = (size_t)most * dtype_size(m->dt);
     return bytes;
 }
@@ -80,6 +88,13 @@ static int is_pointed(const struct panels *p) { return p->p || p->n_runs; }
 static int begin(void *arg, struct err *e)
 {
     struct filling *f = arg;
+    const struct model *m = f->r->m;
+    for (int v = m->local.n_trained; v < m->local.n_vectors; v++) {
+        const size_t bytes = own_bytes(m, v);
+        f->r->own[v] = bytes ? dev_alloc(m->dev, MEM_PARAMS, bytes) : NULL;
+        if (bytes && !f->r->own[v])
+            return err_set(e, ERR_MEMORY, "no memory for parameters with a dtype of their own");
+    }
     return ring_open(&f->ring, f->r->m->dev, &f->from->executor,
                      f->from->ring ? f->from->ring : RING_BUFFER_BYTES, e);
 }
@@ -187,7 +202,8 @@ static int read_own(struct filling *f, struct err *e)
         const struct unit_part *u = &m->local.unit[v];
         for (int i = u->first; rc >= 0 && u->unit == f->vector && i < u->first + u->n; i++) {
             const struct param *q = &m->table.p[m->local.part[i].param];
-            rc = f->from->read(f->from->ctx, q, &m->local.part[i].box, &f->ring, model_own(m, i), DT_F32, e);
+            rc = f->from->read(f->from->ctx, q, &m->local.part[i].box, &f->ring,
+                               (float *)f->r->own[v] + m->local.part[i].offset, DT_F32, e);
             if (rc < 0)
                 return err_add(e, "loading %s", q->name);
         }
@@ -299,12 +315,14 @@ int resident_fill(struct resident *r, struct model *m, const struct resident_sou
     r->memory = calloc((size_t)m->local.n_trained, sizeof *r->memory);
     r->bytes = calloc((size_t)m->local.n_trained + 1, sizeof *r->bytes);
     r->made = calloc((size_t)m->local.n_units, sizeof *r->made);
-    if (!r->unit || !r->memory || !r->bytes || !r->made) {
+    r->own = calloc((size_t)m->local.n_vectors + 1, sizeof *r->own);
+    if (!r->unit || !r->memory || !r->bytes || !r->made || !r->own) {
         rc = err_set(e, ERR_MEMORY, "no memory for the table of %d units", m->local.n_units);
         goto out;
     }
     for (int u = 0; u < m->local.n_units; u++) {
         TRY(unit_weights_open(&r->unit[u], m, e));
+        r->unit[u].own = r->own;
         r->made[u] = calloc((size_t)m->unit[u].n_packs + 1, sizeof **r->made);
         TRY(r->made[u] ? 0
                        : err_set(e, ERR_MEMORY, "no memory for the table of %d packs", m->unit[u].n_packs));
@@ -349,11 +367,14 @@ void resident_close(struct resident *r)
 {
     for (int v = 0; r->memory && r->m && v < r->m->local.n_trained; v++)
         dev_free(r->m->dev, r->memory[v]);
+    for (int v = 0; r->own && r->m && v < r->m->local.n_vectors; v++)
+        dev_free(r->m->dev, r->own[v]);
     for (int u = 0; r->unit && r->m && u < r->m->local.n_units; u++) {
         unit_weights_close(&r->unit[u]);
         free_made(r, u);
     }
     free(r->made);
+    free(r->own);
     free(r->memory);
     free(r->bytes);
     free(r->unit);

@@ -176,7 +176,8 @@ const void *weight_own(const struct pass *p, int part)
 {
     const struct model *m = p->m;
     const struct part *at = part < 0 ? NULL : &m->local.part[part];
-    return at ? (const char *)m->own[at->vector] + at->offset * (int64_t)sizeof(float) : NULL;
+    void *const *own = p->uw->own ? p->uw->own : m->own;
+    return at ? (const char *)own[at->vector] + at->offset * (int64_t)sizeof(float) : NULL;
 }
 
 int take_correction(struct sublayer *s, const struct model *m, int slot)

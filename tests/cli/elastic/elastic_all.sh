@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# all
+# all long
 # elastic_all.sh - random layouts every few steps, and kills at random moments (elastic_all.py): the bits of a run
 # that is left alone.
 . "$(dirname "$0")/../lib/train_lib.bash"

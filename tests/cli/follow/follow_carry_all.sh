@@ -7,14 +7,15 @@
 
 # carried NAME FAMILY DTYPE PSERVE-OPTION...
 carried() {
-    local dtype=$3
+    local dtype=$3 more=()
+    [ "$2" != deepseek_v3 ] || more=(--balance bias --balance-rate 0.1)
     what="$2 ${*:4}"
     local model=$TMP/model.json
     family "$model" "$2"
     sed -i 's/"max_position_embeddings":256/"max_position_embeddings":2048/; s/"n_positions":70/"n_positions":4096/' "$model"
     [ "$2" != tiny ] || model=tiny
     rm -rf "$TMP/run"
-    trained --model "$model" --dtype "$dtype" --steps 3 --save-every 1 --lr 1e-2
+    trained --model "$model" --dtype "$dtype" --steps 3 --save-every 1 --lr 1e-2 "${more[@]}"
     asked follow_carry.py "$TMP" "$1" --dtype "$dtype" --threads 1 "${@:4}"
 }
 

@@ -61,9 +61,8 @@ static int point_part(void *ctx, int part, const void **at, struct err *e)
     return 1;
 }
 
-static void open_served(struct served *s, int tied)
+static void open_model(struct served *s, const struct model_config *c)
 {
-    const struct model_config c = rig_config(tied, 0.15);
     const int size[AXIS_COUNT] = { 1, 1, 1, 1 };
     const struct layout lay = { 1, 1, 1, 1, 1, 0 };
     struct err e;
@@ -73,7 +72,13 @@ static void open_served(struct served *s, int tied)
     struct model_open how = {
         .layout = lay, .dev = s->d, .tp = s->mesh.axis[AXIS_TP], .dt = DT_F32, .max_rows = 8, .max_pos = 64
     };
-    CHECK_INT(model_open(&s->m, &c, &how, &e), 0);
+    CHECK_INT(model_open(&s->m, c, &how, &e), 0);
+}
+
+static void open_served(struct served *s, int tied)
+{
+    const struct model_config c = rig_config(tied, 0.15);
+    open_model(s, &c);
 }
 
 static void fill(struct served *s, struct numbers *x)
@@ -215,4 +220,34 @@ TEST(memory_that_was_made_ready_is_what_filling_takes)
         close_served(&a);
         CHECK_INT(mem.total_now, 0);
     }
+}
+
+/* Two sets of weights for one model, as in a reload beside serving: parameters with a dtype of their own (the
+ * bias of a router in DeepSeek-V3) are each set's. */
+TEST(another_set_leaves_parameters_with_a_dtype_of_their_own)
+{
+    struct served s = { 0 };
+    struct resident next;
+    struct numbers now = { 0 }, later = { .add = 1 };
+    const struct resident_source from = { .read = read_values, .ctx = &later };
+    struct err e;
+    int n = 0;
+    for (int i = 0; i < RIG_FAMILIES; i++) {
+        const struct model_config c = rig_family_config(i);
+        open_model(&s, &c);
+        fill(&s, &now);
+        CHECK_INT(resident_fill(&next, &s.m, &from, &e), 0);
+        for (int v = s.m.local.n_trained; v < s.m.local.n_vectors; v++) {
+            const struct unit_part *u = &s.m.local.unit[v];
+            const struct part *p = &s.m.local.part[u->first];
+            const float *a = s.r.unit[u->unit].own[v], *b = next.unit[u->unit].own[v];
+            CHECK(a[p->offset] == value(&s.m.table.p[p->param], 0, 0));
+            CHECK(b[p->offset] == a[p->offset] + 1);
+            n++;
+        }
+        resident_close(&next);
+        close_served(&s);
+        CHECK_INT(mem.total_now, 0);
+    }
+    CHECK(n > 0);
 }
