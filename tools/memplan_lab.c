@@ -556,8 +556,8 @@ static int is_same(const struct cluster_op *a, const struct cluster_op *b)
            a->other == b->other && a->seq_len == b->seq_len && a->at_once == b->at_once;
 }
 
-/* A step takes the sum of its calls, so their mean; a call that another program disturbed counts twice the
- * median. */
+/* A step takes the sum of its calls, so their mean; a call that another program disturbed counts as twice
+ * the median at most. */
 static double mean_of(const double *sorted, int n)
 {
     double sum = 0, most = 2 * sorted[(n - 1) / 2];
@@ -653,6 +653,7 @@ int lab_measure(struct cluster *c, const struct lab_shape *s, int alone, struct 
     int cores = (int)sysconf(_SC_NPROCESSORS_ONLN), more = s->ranks > cores, rc = 0;
     int n = more ? s->ranks : cores;
     n = n < MOST_AT_ONCE ? n : cores < MOST_AT_ONCE ? MOST_AT_ONCE / s->tp * s->tp : MOST_AT_ONCE;
+    n = n > 0 ? n : MOST_AT_ONCE; /* a tp above it */
     TRY(measure(c, s, n, more, 1, offsetof(struct cluster_op, seconds), e));
     if (alone && cores > 1) {
         TRY(measure(c, s, 1, 0, 1, offsetof(struct cluster_op, alone_s), e));

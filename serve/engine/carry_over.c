@@ -186,6 +186,8 @@ int carry_begin(struct carry *c)
     carry_end(c);
     c->rounds = c->step_due = 0;
     c->round_rows = begin_round(c);
+    if (4 * c->n > 3 * c->most_rows) /* steps would add rows as fast as chunks compute them */
+        carry_end(c);
     c->is_on = c->n > 0;
     return c->is_on;
 }

@@ -84,7 +84,7 @@ void carry_leave(struct seq *q);
 int carry_drop(struct carry *c);
 /* The weights are swapped: what is left is released, and nothing is carried any more. */
 void carry_end(struct carry *c);
-/* 1: q has second pages that are complete, no chunk is being computed into them. */
+/* 1: q has second pages with keys of its first rows, and no chunk is being computed into them. */
 int carry_is_ready(const struct seq *q);
 /* Moves these to *q, whose own pages have been released, with their n_kv. */
 void carry_take(struct seq *q);

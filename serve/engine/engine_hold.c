@@ -211,6 +211,7 @@ int engine_run_slice(struct engine *en, struct err *e)
 
     if (rc < 0 || !en->inbox)
         return rc;
+    dev_sync(en->in.loaded->m.dev); /* the time is that of the work, not of asking for it */
     carry_slice_done(&en->carry, clock_s() - begin_s);
     metric_add(en->in.sv->metrics, COUNT_CARRIED, en->carry.n_rows - was);
     return 0;

@@ -451,7 +451,8 @@ static int make_way(struct sched *s, struct err *e)
         release_pages(s, q);
         if (fits)
             break;
-        preempt(s, s->running.last);
+        if (!(s->carry && carry_drop(s->carry)))
+            preempt(s, s->running.last);
     }
     return 0;
 }

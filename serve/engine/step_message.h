@@ -1,9 +1,10 @@
 /* step_message.h - one step of the engine as rank 0 sends it to the other ranks: which rows of which
  * sequences, their pages, which rows want logits.
  *
- * A message is complete: between steps a rank keeps nothing but the bytes in its pages, so no two ranks can
- * disagree about a sequence. One broadcast of STEP_MESSAGE_INLINE words, which holds a step of decoding; a
- * second one for what is longer. In words of 4 bytes:
+ * A message is complete: between steps a rank keeps nothing but the bytes in its pages (and, between two
+ * slices of a chunk that is carried over, its rows), so no two ranks can disagree about a sequence. One
+ * broadcast of STEP_MESSAGE_INLINE words, which holds a step of decoding; a second one for what is
+ * longer. In words of 4 bytes:
  *
  *     [ op | words | n_seq | n_rows | n_want | n_pages | wants_rows | first unit | last unit | 0 ]
  *     [ n_seq x (pos, rows, stale, adapter, released x 2) ]

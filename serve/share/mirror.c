@@ -79,6 +79,8 @@ static int create(void *arg, const char *name, struct err *e)
 /* Another descriptor of the file goes to t->files. */
 static int keep(struct taking *t, int fd, const char *name, struct err *e)
 {
+    if (memory_file(t->files, name)) /* the one that is verified must be the one that is given */
+        return err_set(e, ERR_FORMAT, "%s comes twice", name);
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     return own < 0 ? err_sys(e, "%s: no descriptor is left", name) : memory_add_open(t->files, name, own, e);
 }

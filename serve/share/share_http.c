@@ -266,17 +266,17 @@ static enum MHD_Result get_of_version(struct request *q, struct MHD_Connection *
 {
     struct share_http *h = q->h;
     const char *want = header(conn, "If-Match");
-    struct version *v = want ? versions_find(h->versions, want) : versions_acquire(h->versions);
-    const int is_other = want && !v;
-    q->v = v ? v : versions_acquire(h->versions);
+    const int is_other = want && !(q->v = versions_find(h->versions, want));
+    if (!q->v)
+        q->v = versions_acquire(h->versions);
     if (!q->v)
         return refuse(conn, 503, NULL, "there is no version yet: try again");
     if (is_other)
         return refuse(conn, 412, q->v, "the version has changed: open it again");
     if (!strcmp(url, "/delta"))
-        return get_delta(h, conn, v, MHD_lookup_connection_value(conn, MHD_GET_ARGUMENT_KIND, "from"));
-    return !strncmp(url, "/delta/", 7) ? get_delta(h, conn, v, url + 7)
-                                       : get_file(h, conn, v, url + (*url == '/'));
+        return get_delta(h, conn, q->v, MHD_lookup_connection_value(conn, MHD_GET_ARGUMENT_KIND, "from"));
+    return !strncmp(url, "/delta/", 7) ? get_delta(h, conn, q->v, url + 7)
+                                       : get_file(h, conn, q->v, url + (*url == '/'));
 }
 
 static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char *url, const char *method,

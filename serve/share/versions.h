@@ -60,8 +60,9 @@ struct version *versions_find(struct versions *v, const char *etags);
 /* A version with a step above `after`, borrowed, which stays until it is read: from now on, and while
  * requests for it come at most hold_s apart, versions_find finds it. Several readers share it. The asker has
  * read version `after`, which stays for other readers of it, or as what a delta may start from. While
- * another reader reads one that is not newer than `after`, it is the newest one, and it is not held. NULL:
- * there is none. Any thread. */
+ * another reader reads one that is not newer than `after`, it is the newest one, and it is not held. A reader
+ * that is slower than another one may lose its version so, and begins again. NULL: there is none. Any
+ * thread. */
 struct version *versions_hold(struct versions *v, int64_t after);
 /* Drops what is held and is not read any more. Any thread. */
 void versions_expire(struct versions *v);

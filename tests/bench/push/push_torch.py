@@ -1,6 +1,6 @@
 """push_torch.py HF [N] - the way of new weights from a trainer to a server without Shardline, N (3) times in turn, beside
 push_bench.py: PyTorch's Distributed Checkpoint writes the weights, and they are copied into the tensors of a model that
-serves, as vLLM's reload_weights does.
+serves, as vLLM's reload of weights does.
 
     dcp     dcp.save, dcp.load into the serving tensors
     hf      dcp.save with the writer of safetensors files, then every tensor is read and copied, by name
