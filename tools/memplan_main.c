@@ -349,7 +349,8 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
         return 0;
     struct layout_spec a = ask_of(o, c, d, zero, o->recompute);
     struct err why;
-    struct memplan_sim sim = o->sim;
+    static struct memplan_sim sim; /* too large for a small stack */
+    sim = o->sim;
     if (layout_check(&a.layout, c, &why) < 0 || (sim.fit_s > 0 && memplan_sim_fit(&sim, &a, &why) < 0) ||
         (sim.name && memplan_sim_show(&sim, &a, params->all, &why) < 0) ||
         layout_plan_make(&p, &a, stdout, &why) < 0) {
@@ -685,7 +686,7 @@ out:
 
 int main(int argc, char **argv)
 {
-    struct memplan_opts o;
+    static struct memplan_opts o; /* with its clusters too large for a small stack */
     struct opt_args args;
     struct model_config c;
     struct err e = { 0 };

@@ -1,6 +1,7 @@
 /* sim_plan.c - see sim_plan.h. */
 #include "train/simulate/sim_plan.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* What this engine does: sums in one order; blocking ones inside a machine first, those beside the backward
@@ -85,16 +86,19 @@ void sim_plan_print(const struct clock_result *r, const struct sim_run *run, con
 
 int sim_plan_show(const char *cluster, const struct layout_spec *a, FILE *out, struct err *e)
 {
-    struct cluster c;
+    struct cluster *c = malloc(sizeof *c); /* too large for a small stack */
     struct layout_plan p;
     struct sim_run run;
     struct clock_result r;
     int rc;
-    TRY(cluster_open(&c, cluster, e));
+    if (!c)
+        return err_set(e, ERR_MEMORY, "no memory for the tables of a cluster");
+    TRY(cluster_open(c, cluster, e));
     TRY(layout_plan_make(&p, a, NULL, e));
-    TRY(sim_plan_step(&r, &run, a, &p, &c, NULL, e));
+    TRY(sim_plan_step(&r, &run, a, &p, c, NULL, e));
     if (out)
-        sim_plan_print(&r, &run, &c, out);
+        sim_plan_print(&r, &run, c, out);
 out:
+    free(c);
     return rc;
 }
