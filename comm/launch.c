@@ -442,17 +442,16 @@ static void handle(struct launcher *l, int sig, const siginfo_t *info, int64_t n
 /* Waits until the job's mpirun exits; returns its exit status. */
 static int wait_for(struct launcher *l)
 {
-    static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 };
+    static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 }, now_or_never = { 0, 0 };
     const struct launch_keeper *k = l->k;
     struct started s = { 0 }, early;
     for (;;) {
         siginfo_t info = { 0 };
-        int sig = 0;
         reap(l);
         if (k && k->tick)
             k->tick(k->ctx);
-        if (!l->job.ended)
-            sig = sigtimedwait(&l->set, &info, l->heard.due ? &soon : &second);
+        const struct timespec *most = l->heard.due ? &soon : &second;
+        const int sig = sigtimedwait(&l->set, &info, l->job.ended ? &now_or_never : most);
         reap(l);
 
         const int64_t now = clock_ns();
@@ -460,9 +459,10 @@ static int wait_for(struct launcher *l)
         if (l->early.pid && !l->early.ended)
             look_at_job(&l->early, &early, now);
         handle(l, sig, &info, now, exited);
-        if (l->job.ended)
+        if (l->job.ended && sig <= 0) /* no signal waits any more */
             return l->job.status;
-        send_request(&l->heard, &s, l->job.ranks, l->job.pid, now);
+        if (!l->job.ended)
+            send_request(&l->heard, &s, l->job.ranks, l->job.pid, now);
     }
 }
 
