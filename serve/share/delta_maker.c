@@ -1,7 +1,7 @@
 /* delta_maker.c - see delta_maker.h. One delta at a time: asked for -> made by the thread -> kept until
- * another one is asked for. One that nobody has taken yet is not replaced for KEEP_S, so that two readers of
- * different versions seldom push out each other's; a reader whose delta is gone asks again, or reads all
- * files. */
+ * another one is asked for. A new delta is kept for KEEP_S until a reader has asked for it, so that readers
+ * of different versions seldom replace each other's delta. A reader whose delta is gone asks again, or reads
+ * all files. */
 #include "serve/share/delta_maker.h"
 
 #include <fcntl.h>

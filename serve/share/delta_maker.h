@@ -8,7 +8,7 @@
 struct delta_maker;
 /* Starts the thread. ERR_MEMORY. */
 int delta_maker_open(struct delta_maker **out, struct err *e);
-/* Ends the thread; what it makes is given up. NULL is allowed. */
+/* Stops the thread, and a delta that it is making. NULL is allowed. */
 void delta_maker_close(struct delta_maker *m);
 
 enum delta_answer {

@@ -1,12 +1,13 @@
-"""push_torch.py HF [N] - the way of new weights from a trainer to a server without Shardline, N (3) times in turn, beside
-push_bench.py: PyTorch's Distributed Checkpoint writes the weights, and they are copied into the tensors of a model that
-serves, as vLLM's reload of weights does.
+"""push_torch.py HF [N] - the way of new weights from a trainer to a server without Shardline, N (3) times in
+turn, beside push_bench.py. PyTorch's Distributed Checkpoint writes the weights; then they are copied into the
+tensors of a model that serves, as in vLLM's reload of weights.
 
     dcp     dcp.save, dcp.load into the serving tensors
     hf      dcp.save with the writer of safetensors files, then every tensor is read and copied, by name
 
-HF: a model folder of transformers. Needs torch, transformers, safetensors. The folder HF.torch is made and removed. Both
-models are in one process of one thread group; nothing decodes meanwhile. A row: seconds of the save, of the load."""
+HF: a model folder of transformers. Needs torch, transformers, safetensors. The folder HF.torch is made and
+removed. Both models are in one process; nothing decodes meanwhile. A row: seconds of the save and of the
+load."""
 import os
 import shutil
 import sys
@@ -63,5 +64,6 @@ for turn in range(turns):
         load(serves)
         end = time.monotonic()
         assert all(torch.equal(serves[k], v) for k, v in trained.items())
-        print(f"torch, {name}: {end - begin:.2f} s: save {saved - begin:.2f} s, load {end - saved:.2f} s", flush=True)
+        print(f"torch, {name}: {end - begin:.2f} s: save {saved - begin:.2f} s, load {end - saved:.2f} s",
+              flush=True)
 shutil.rmtree(out, ignore_errors=True)

@@ -1,7 +1,9 @@
-"""follow_carry.py TMP many|small|none PSERVE-OPTION… - weights are swapped in mode keep while answers run. many: their
-contexts are computed with the new weights before each swap, a few rows behind it; every token's log-prob is the
-trainer's at its version, bit for bit. small: the pool does not hold an answer twice, and all of it is computed again. none: nor does this
-layout carry anything over. ADAPTER: the answers are those of this adapter, which the options name a."""
+"""follow_carry.py TMP many|small|none PSERVE-OPTION… - weights are swapped in mode keep while answers run.
+
+many: their contexts are computed with the new weights before each swap, a few rows behind it; every token's
+log-prob is the trainer's at its version, bit for bit. small: the pool does not hold an answer twice, and all
+of it is computed again. none: nor does this layout carry anything over. ADAPTER: the answers are those of this
+adapter, which the options name a."""
 import http.client
 import json
 import os
@@ -28,7 +30,8 @@ def figures(s):
 
 
 class Stream(threading.Thread):
-    """An answer that is long enough for two swaps; `there` is notified of every token. end(): closes the connection."""
+    """An answer that is long enough for two swaps; `there` is notified of every token. end(): closes the
+    connection."""
 
     def __init__(self, s, i):
         super().__init__(daemon=True)
@@ -97,7 +100,8 @@ def check(streams):
                 if version == v:
                     n += 1
                     same += bits(x.logprobs[i]) == w[len(x.prompt) + i]
-    claim("every token's log-prob is the trainer's at its version, bit for bit", n == same == sum(len(x.ids) for x in streams), (n, same))
+    claim("every token's log-prob is the trainer's at its version, bit for bit",
+          n == same == sum(len(x.ids) for x in streams), (n, same))
 
 
 with open(f"{tmp}/key", "w") as f:

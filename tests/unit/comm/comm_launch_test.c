@@ -80,7 +80,8 @@ static int early(void *ctx, struct launch_next *n)
     return 1;
 }
 
-/* Makes the folder of a stand-in: `job` and `early` are what it does, by whether it waits for a turn. */
+/* Makes the folder of a stand-in for mpirun. It runs the shell commands `job`, or `early_job` when it is
+ * started early and waits for its turn. */
 static void stand_in(const char *job, const char *early_job)
 {
     static int n;
